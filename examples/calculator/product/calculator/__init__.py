@@ -1,0 +1,4 @@
+"""A calculator for the command line and for other programs."""
+
+# operations: begin
+# operations: end

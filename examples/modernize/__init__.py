@@ -1,0 +1,1 @@
+"""Real tools on real code: the demo behind `make demo-real`."""

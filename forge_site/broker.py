@@ -1,0 +1,105 @@
+"""The django-q2 broker of Forge: it waits for wake-ups and turns them into tasks that no queue holds.
+
+Rows are the truth, so there is nothing to queue: a task is a call to look at them. What is lost is made again within a second.
+Every process of the cluster dies with its parent; django-q2 by itself leaves whole clusters running without a head.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import select
+import signal
+import time
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+from django_q.brokers import Broker
+from django_q.signals import post_execute, post_spawn
+from django_q.signing import SignedPackage
+
+from core import wake
+from core.home import home
+from recovery import cycle, effects
+
+PR_SET_PDEATHSIG = 1
+LOOP_FILE = "loop"  # touched at each turn; a launcher sees by its age whether the cluster still turns
+
+
+def die_with_parent(*_: Any, **__: Any) -> None:
+    """SIGKILL for this process when its parent dies; called once in each process of the cluster."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return  # not a child of the cluster: a test, or a task run in place
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent.pid:  # it died before the flag was set
+        os._exit(1)
+
+
+post_spawn.connect(die_with_parent, dispatch_uid="die_with_parent")  # in each worker
+post_execute.connect(die_with_parent, dispatch_uid="die_with_parent")  # in the monitor, with its first result
+
+
+class ForgeBroker(Broker):
+    """Synthesises two kinds of task: a tick of this host, and the effects of one repository."""
+
+    _socket: wake.WakeSocket | None = None
+    _owner: int | None = None
+    _tick_due = 0.0
+
+    def ping(self) -> bool:
+        die_with_parent()  # called in the sentinel, before it forks the others
+        return True
+
+    def info(self) -> str:
+        return "Forge"
+
+    def queue_size(self) -> int:
+        return 0
+
+    def enqueue(self, task: Any) -> Any:
+        raise RuntimeError("Forge's cluster takes no queued tasks: record an intent, and wake the tick")
+
+    def dequeue(self) -> list[tuple[None, str]]:
+        """Wait for wake-ups or the safety period, whichever is first; runs in the pusher."""
+        if self._owner != os.getpid():
+            self._open()
+        (home().root / LOOP_FILE).touch()
+        messages = self._wait(max(0.0, self._tick_due - time.monotonic()))
+        tasks = [
+            self._task(f"effects-{repository}", "recovery.effects.run", repository)
+            for repository in sorted(
+                m.removeprefix(wake.EFFECTS).decode() for m in messages if m.startswith(wake.EFFECTS)
+            )
+            if not effects.is_running(repository)
+        ]
+        is_due = time.monotonic() >= self._tick_due or any(not m.startswith(wake.EFFECTS) for m in messages)
+        if is_due:
+            self._tick_due = time.monotonic() + settings.FORGE_TICK_PERIOD_S
+            if not cycle.is_running(home()):  # a tick that runs hears every wake-up itself
+                tasks.append(self._task("tick", "recovery.cycle.tick"))
+        return tasks
+
+    def _wait(self, limit_s: float) -> set[bytes]:
+        assert self._socket is not None
+        select.select([self._socket], [], [], limit_s)
+        return self._socket.drain()
+
+    def _open(self) -> None:
+        die_with_parent()
+        self._socket = wake.WakeSocket(wake.CLUSTER)
+        self._owner = os.getpid()
+
+    def _task(self, name: str, function: str, *arguments: Any) -> tuple[None, str]:
+        task = {
+            "id": f"forge-{name}"[:32],  # fixed: a failure that repeats keeps one row
+            "name": name,
+            "func": function,
+            "args": arguments,
+            "kwargs": {},
+            "started": timezone.now(),
+            "save": False,
+        }
+        return None, SignedPackage.dumps(task)

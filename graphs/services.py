@@ -1,0 +1,315 @@
+"""Verbs of graphs: admit a document, advance a project, retry and cancel."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from core import journal
+from core.canonical import digest
+from core.errors import Conflict, NotFound, RequestIdReused
+from core.models import Command, Project
+from core.selectors import COORDINATOR, is_cancelled, latest_seq
+from core.steps import intend_cancel, lock_project
+from core.transitions import move, move_all
+from core.uow import FROM_CLOCK, unit_of_work, wake_scheduler
+from graphs import documents, planning, steps
+from graphs.models import Artifact, Edge, Graph, Node
+from graphs.ordering import levels
+from graphs.states import ENDED, GRAPH_MOVES, NODE_MOVES, GraphState, NodeState
+from integration import steps as integration_steps
+from integration.models import Candidate, Entry
+from integration.states import CandidateState, EntryState
+from jobs import steps as job_steps
+from jobs.models import Attempt, Job
+from jobs.planning import Ended
+from leases import keys
+from leases import steps as lease_steps
+from leases.states import ResourceClass
+
+
+class GraphNotFound(NotFound):
+    """No such graph."""
+
+    code = "graph_not_found"
+
+
+class NodeNotFound(NotFound):
+    """The graph has no such node."""
+
+    code = "node_not_found"
+
+
+class NotRetriable(Conflict):
+    """Only a failed or skipped node of a graph that was not cancelled can be retried."""
+
+    code = "not_retriable"
+
+
+@unit_of_work(scope=lock_project)
+def admit_graph(
+    *, project_id: int, document: documents.GraphDocument, principal: str, request_id: str, now: datetime = FROM_CLOCK
+) -> Graph:
+    """Accept a checked document: graph, nodes, edges and artifacts as rows, one event.
+
+    request_id: the same id with an equal document returns the graph it made before; with another it is a conflict
+    Raises:     RequestIdReused
+    """
+    project = lock_project(project_id)
+    text = documents.canonical(document)
+    payload = digest({"kind": "admit_graph", "project": project.name, "document": documents.digest(document)})
+    if recorded := Command.objects.filter(principal=principal, request_id=request_id).first():
+        if recorded.digest != payload:
+            raise RequestIdReused(request_id=request_id)
+        return Graph.objects.get(pk=recorded.result["graph"])
+    project.graph_revision += 1
+    project.save(update_fields=["graph_revision"])
+    graph = Graph.objects.create(
+        state=GraphState.ACTIVE,
+        project=project,
+        name=document.name,
+        run=1 + Graph.objects.filter(project=project, name=document.name).count(),
+        title=document.title,
+        execution_mode=document.mode,
+        document=text.decode(),
+        digest=documents.digest(document),
+        revision=project.graph_revision,
+        parallelism=document.parallelism,
+        open_nodes=len(document.nodes),
+        actor=principal,
+        created_at=now,
+    )
+    _insert_nodes(graph, document)
+    if document.parallelism is not None:
+        lease_steps.set_capacity(
+            ResourceClass.PHYSICAL,
+            keys.limit_of_graph(project.name, f"{graph.name}#{graph.run}"),
+            document.parallelism,
+        )
+    Command.objects.create(
+        project=project,
+        principal=principal,
+        request_id=request_id,
+        kind="admit_graph",
+        digest=payload,
+        result={"graph": graph.pk},
+        created_at=now,
+    )
+    steps.record_graph_event(
+        graph, "graph.admitted", name=graph.name, run=graph.run, nodes=len(document.nodes), revision=graph.revision
+    )
+    wake_scheduler()
+    return graph
+
+
+def _insert_nodes(graph: Graph, document: documents.GraphDocument) -> None:
+    by_level = levels((node.key for node in document.nodes), document.edges)
+    level_of = {key: n for n, keys in enumerate(by_level) for key in keys}
+    position_of = {key: n for n, key in enumerate(key for keys in by_level for key in keys)}
+    incoming: defaultdict[str, int] = defaultdict(int)
+    for edge in document.edges:
+        incoming[edge.target] += 1
+    nodes = [
+        Node(
+            state=NodeState.PENDING,
+            project_id=graph.project_id,
+            graph=graph,
+            key=node.key,
+            title=node.title,
+            spec=documents.node_spec(node),
+            position=position_of[node.key],
+            level=level_of[node.key],
+            unmet_inputs=incoming[node.key],
+        )
+        for node in sorted(document.nodes, key=lambda node: position_of[node.key])
+    ]
+    Node.objects.bulk_create(nodes, batch_size=1000)
+    by_key = {node.key: node for node in nodes}
+    Edge.objects.bulk_create(
+        [
+            Edge(graph=graph, source=by_key[edge.source], target=by_key[edge.target], kind=edge.kind)
+            for edge in document.edges
+        ],
+        batch_size=1000,
+    )
+    Artifact.objects.bulk_create(
+        [
+            Artifact(
+                graph=graph,
+                name=artifact.name,
+                artifact_version=artifact.version,
+                producer=by_key[artifact.producer] if artifact.producer else None,
+            )
+            for artifact in document.artifacts
+        ],
+        batch_size=1000,
+    )
+
+
+@dataclass(frozen=True)
+class StartedJob:
+    """A process that was seen to run: the attempt, and who it is."""
+
+    attempt: Attempt
+    identity: dict[str, Any]
+
+
+@unit_of_work(scope=lock_project)
+def advance(
+    *, project_id: int, started: Sequence[StartedJob] = (), ended: Sequence[Ended] = (), now: datetime = FROM_CLOCK
+) -> None:
+    """Take a project as far as what is known allows: the coordinator's one verb (GC-01).
+
+    started, ended: what the supervisor observed of this project's attempts since last time
+    Writes:         attempts, jobs and leases that ended; nodes; the queue; new jobs with their lease requests
+    Cost:           grows with what changed: everything unsettled is found by an index
+    """
+    journal.act_as(COORDINATOR)
+    project = lock_project(project_id)
+    lease_steps.lock_broker()
+    seen = latest_seq()
+    if started:
+        job_ids = job_steps.mark_started([(s.attempt, s.identity) for s in started])
+        steps.mark_running(job_ids, now=now)
+    if ended:
+        job_steps.end_attempts(ended, host_id=project.home_host_id, now=now)
+    if unsettled := list(Job.objects.filter(project=project, settled=False, ended_at__isnull=False).order_by("pk")):
+        steps.settle_jobs(unsettled, project=project, now=now)
+    if project.git_dir:
+        for candidate in Candidate.objects.select_related("attempt").filter(
+            project=project, settled=False, state__in=[CandidateState.SEALED, CandidateState.REFUSED]
+        ):
+            steps.settle_candidate(candidate, project=project, now=now)
+        for entry in Entry.objects.filter(
+            project=project,
+            settled=False,
+            state__in=[EntryState.MOVED, EntryState.REJECTED, EntryState.STALE, EntryState.CANCELLED],
+        ).order_by("pk"):
+            steps.settle_entry(entry, project=project, now=now)
+        host = project.home_host.name
+        integration_steps.progress_queue(
+            project,
+            now=now,
+            workspace_key=keys.workspace(host, project.workspace),
+            claims=planning.capacity_claims(planning.Place(host, project.name, project.workspace, "", True, False)),
+        )
+    steps.dispatch(_due(project), project=project, now=now)
+    steps.close_graphs(project, now=now)
+    Project.objects.filter(pk=project.pk).update(advanced_seq=seen)
+
+
+def _due(project: Project) -> list[Node]:
+    """Nodes to dispatch: ready ones in graph and topological order, and those to be revised."""
+    ready = Node.objects.select_related("graph").filter(
+        project=project, state=NodeState.PENDING, unmet_inputs=0, graph__state=GraphState.ACTIVE
+    )
+    revising = Node.objects.select_related("graph").filter(
+        project=project, state=NodeState.REVISING, graph__state=GraphState.ACTIVE
+    )
+    due = [*revising.order_by("graph", "position"), *ready.order_by("graph", "position")]
+    if not due:
+        return []
+    stopped = {graph_id for graph_id in {node.graph_id for node in due} if is_cancelled(f"graph:{graph_id}")}
+    return [node for node in due if node.graph_id not in stopped]
+
+
+@unit_of_work(scope=lock_project)
+def retry_node(*, project_id: int, node_id: int, actor: str, now: datetime = FROM_CLOCK) -> Node:
+    """A person lets a failed node try again; what was skipped because of it waits again.
+
+    Raises: NotRetriable
+    """
+    journal.act_as(actor)
+    node = Node.objects.select_related("graph").get(pk=node_id)
+    if node.state != NodeState.FAILED or node.graph.state not in (GraphState.ACTIVE, GraphState.PARTIAL):
+        raise NotRetriable(
+            f"{node.key} is {node.state} in a graph that is {node.graph.state}", node=node.key, state=node.state
+        )
+    graph = node.graph
+    if graph.state == GraphState.PARTIAL:
+        move(graph, GraphState.ACTIVE, moves=GRAPH_MOVES, why="retry", data={"graph": graph.pk}, ended_at=None)
+    reopened = [node, *_skipped_behind(node)]
+    move(
+        node,
+        NodeState.PENDING,
+        moves=NODE_MOVES,
+        why="retry",
+        data={"graph": graph.pk, "key": node.key},
+        revisions=0,
+        ended_at=None,
+    )
+    move_all(
+        reopened[1:],
+        NodeState.PENDING,
+        moves=NODE_MOVES,
+        why="retry",
+        data=steps.graph_data(reopened[1:]),
+        ended_at=None,
+        outcome={},
+    )
+    Graph.objects.filter(pk=graph.pk).update(open_nodes=graph.open_nodes + len(reopened))
+    wake_scheduler()
+    return node
+
+
+def _skipped_behind(node: Node) -> list[Node]:
+    found: dict[int, Node] = {}
+    front = [node.pk]
+    while front:
+        skipped = [
+            edge.target
+            for edge in Edge.objects.select_related("target").filter(source__in=front, target__state=NodeState.SKIPPED)
+            if edge.target_id not in found
+        ]
+        found.update({target.pk: target for target in skipped})
+        front = [target.pk for target in skipped]
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class CancelAnswer:
+    """accepted: the intent is recorded now; already: it was before; landing: keys whose landing is completed first."""
+
+    accepted: bool
+    landing: tuple[str, ...] = ()
+
+
+@unit_of_work(scope=lock_project)
+def cancel_graph(
+    *, project_id: int, graph_id: int, actor: str, reason: str = "", now: datetime = FROM_CLOCK
+) -> CancelAnswer:
+    """End a graph: intent first, then nothing new starts, what runs is stopped, what waits leaves the line."""
+    graph = Graph.objects.get(pk=graph_id)
+    return _cancel(
+        graph.subject,
+        list(graph.nodes.exclude(state__in=ENDED).select_related("graph")),
+        project_id,
+        actor,
+        reason,
+        now,
+    )
+
+
+@unit_of_work(scope=lock_project)
+def cancel_node(
+    *, project_id: int, node_id: int, actor: str, reason: str = "", now: datetime = FROM_CLOCK
+) -> CancelAnswer:
+    """End one node; those that wait for its success are skipped."""
+    node = Node.objects.select_related("graph").get(pk=node_id)
+    return _cancel(node.subject, [] if node.state in ENDED else [node], project_id, actor, reason, now)
+
+
+def _cancel(
+    subject: str, nodes: Sequence[Node], project_id: int, actor: str, reason: str, now: datetime
+) -> CancelAnswer:
+    journal.act_as(actor)
+    project = lock_project(project_id)
+    lease_steps.lock_broker()
+    if not intend_cancel(subject=subject, project_id=project_id, actor=actor, reason=reason, now=now):
+        return CancelAnswer(accepted=False)
+    landing = steps.cancel_nodes(nodes, project=project, reason=reason, now=now)
+    wake_scheduler()
+    return CancelAnswer(accepted=True, landing=tuple(landing))

@@ -1,0 +1,137 @@
+"""The tick: one pass of scheduler and supervisor on this host. Its first pass after a start is recovery; there is no other code.
+
+A tick collects what ended, lets the projects concerned advance, grants, and starts. It runs no git and nothing that takes long.
+While things keep happening it stays on its own socket, so that a busy system pays no hop through the queue.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from core import wake
+from core.home import Home, home
+from core.models import Host
+from graphs.services import StartedJob, advance
+from jobs.flows import Supervisor
+from jobs.planning import Ended
+from jobs.services import grant_and_start
+from recovery import selectors
+from recovery.hosts import this_host
+
+LINGER_S = 1.0  # how long a tick waits for the next event before it gives its worker back
+LONGEST_S = (
+    30.0  # a tick under endless load ends after this and is called again: the queue's time limit is no scheduler
+)
+RECORD_AFTER_S = 0.02  # starts are recorded with the next thing that happens, or after this
+
+
+def tick() -> None:
+    """Run until nothing more happens. A second tick on the host marks itself and returns at once."""
+    place = home()
+    with _only_one(place) as mine:
+        if not mine:
+            return
+        with wake.WakeSocket("tick") as socket:
+            Tick(this_host(), place, socket).run()
+
+
+@contextmanager
+def _only_one(place: Home) -> Iterator[bool]:
+    fd = os.open(place.tick_lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(fd)
+
+
+def is_running(place: Home) -> bool:
+    """Whether a tick holds the lock; it hears every wake-up itself then."""
+    try:
+        fd = os.open(place.tick_lock, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(fd)
+
+
+class Tick:
+    """One tick: its supervisor, its socket, and the loop."""
+
+    def __init__(self, host: Host, place: Home, socket: wake.WakeSocket) -> None:
+        self.host, self.socket = host, socket
+        self.supervisor = Supervisor(host, place)
+
+    def run(self) -> None:
+        give_back_at = time.monotonic() + LONGEST_S
+        try:
+            messages = {wake.TICK}
+            while messages and self.turn(messages):
+                if time.monotonic() > give_back_at:
+                    wake.send(wake.TICK)
+                    return
+                messages = self._wait()
+        finally:
+            self.supervisor.close()
+
+    def _wait(self) -> set[bytes]:
+        """The next messages, empty after LINGER_S. Starts are recorded meanwhile when nothing else comes soon."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        if self.supervisor.has_unrecorded and not poll.poll(RECORD_AFTER_S * 1000):
+            self._advance([], set())
+        return self.socket.drain() if poll.poll(LINGER_S * 1000) else set()
+
+    def turn(self, messages: set[bytes]) -> bool:
+        """One round: look, advance, grant, start. Returns whether anything happened."""
+        everything = wake.TICK in messages
+        ended = self.supervisor.look_at_all() if everything else self.supervisor.look_at(_exits(messages))
+        news = selectors.projects_to_advance(self.host.pk) if everything else set()
+        worked = bool(ended or news)
+        may_grant = worked or (everything and selectors.has_unplanned_requests())
+        while ended or news or may_grant:
+            if ended or news:
+                self._advance(ended, news)
+            granted = grant_and_start()
+            ended = self.supervisor.launch(granted.attempts)
+            news, may_grant = set(granted.other_projects), False
+            worked = worked or bool(granted.attempts or news)
+        if worked or everything:
+            self._call_for_effects()
+        return worked
+
+    def _advance(self, ended: list[tuple[int, Ended]], news: set[int]) -> None:
+        """One transaction for each project concerned, ascending."""
+        ends: defaultdict[int, list[Ended]] = defaultdict(list)
+        for project_id, end in ended:
+            ends[project_id].append(end)
+        starts: defaultdict[int, list[StartedJob]] = defaultdict(list)
+        for attempt, seen in self.supervisor.take_started():
+            starts[attempt.project_id].append(StartedJob(attempt, seen))
+        for project_id in sorted({*ends, *starts, *news}):
+            advance(project_id=project_id, started=starts[project_id], ended=ends[project_id])
+
+    def _call_for_effects(self) -> None:
+        """Git is for other workers: tell the cluster which repositories have something to do."""
+        for repository in selectors.repositories_with_due_effects(self.host.pk):
+            wake.call_for_effects(repository)
+
+
+def _exits(messages: set[bytes]) -> list[int]:
+    return sorted(int(message[5:]) for message in messages if message.startswith(b"exit:") and message[5:].isdigit())
