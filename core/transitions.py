@@ -150,7 +150,7 @@ def move_each(
             [
                 [
                     to,
-                    *(field.get_db_prep_save(changes[field.name], connection) for field in columns),
+                    *(field.get_db_prep_save(changes[name], connection) for name, field in zip(fields, columns, strict=True)),
                     row.pk,
                     row.state,
                     row.version,

@@ -106,7 +106,8 @@ def _read_clock() -> datetime:
     wall = datetime.now(UTC)
     if row is None or row[0] is None:
         return wall
-    return max(wall, row[0].replace(tzinfo=UTC))  # SQLite keeps times without their zone, which is always UTC
+    latest: datetime = row[0].replace(tzinfo=UTC)  # SQLite keeps times without their zone, which is always UTC
+    return max(wall, latest)
 
 
 def _may_retry(error: DatabaseError) -> bool:

@@ -31,6 +31,7 @@ from core.models import AccessToken
 from core.uow import unit_of_work
 from forge_site.broker import LOOP_FILE
 from forge_site.runtime import web_address
+from jobs.process import spawner
 from recovery.hosts import claim_runtime, open_epoch, this_host
 
 STILL_S = 15.0  # the cluster's loop turns at least every second; this long without a turn is doubtful
@@ -118,6 +119,7 @@ class Launcher:
             except subprocess.TimeoutExpired:
                 break
         self._kill()
+        (home().root / spawner.SOCKET).unlink(missing_ok=True)  # it ends by itself; shims at work do not need it
 
     def _kill(self) -> None:
         """The cluster's processes die with their parent (forge_site.broker)."""

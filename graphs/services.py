@@ -22,7 +22,7 @@ from graphs.ordering import levels
 from graphs.states import ENDED, GRAPH_MOVES, NODE_MOVES, GraphState, NodeState
 from integration import steps as integration_steps
 from integration.models import Candidate, Entry
-from integration.states import CandidateState, EntryState
+from integration.states import ENTRY_ENDED, CandidateState
 from jobs import steps as job_steps
 from jobs.models import Attempt, Job
 from jobs.planning import Ended
@@ -179,26 +179,28 @@ def advance(
     if unsettled := list(Job.objects.filter(project=project, settled=False, ended_at__isnull=False).order_by("pk")):
         steps.settle_jobs(unsettled, project=project, now=now)
     if project.git_dir:
+        _progress_landing(project, now=now)
+    steps.dispatch(_due(project), project=project, now=now)
+    steps.close_graphs(project, now=now)
+    Project.objects.filter(pk=project.pk).update(advanced_seq=seen)
+
+
+def _progress_landing(project: Project, *, now: datetime) -> None:
+    """Candidates, entries and the queue, until nothing more follows from what is recorded."""
+    host = project.home_host.name
+    workspace = keys.workspace(host, project.workspace)
+    place = planning.Place(host, project.name, project.workspace, graph="", gated=True, has_graph_limit=False)
+    more = True
+    while more:
         for candidate in Candidate.objects.select_related("attempt").filter(
             project=project, settled=False, state__in=[CandidateState.SEALED, CandidateState.REFUSED]
         ):
             steps.settle_candidate(candidate, project=project, now=now)
-        for entry in Entry.objects.filter(
-            project=project,
-            settled=False,
-            state__in=[EntryState.MOVED, EntryState.REJECTED, EntryState.STALE, EntryState.CANCELLED],
-        ).order_by("pk"):
+        for entry in Entry.objects.filter(project=project, settled=False, state__in=ENTRY_ENDED).order_by("pk"):
             steps.settle_entry(entry, project=project, now=now)
-        host = project.home_host.name
-        integration_steps.progress_queue(
-            project,
-            now=now,
-            workspace_key=keys.workspace(host, project.workspace),
-            claims=planning.capacity_claims(planning.Place(host, project.name, project.workspace, "", True, False)),
+        more = integration_steps.progress_queue(
+            project, now=now, workspace_key=workspace, claims=planning.capacity_claims(place)
         )
-    steps.dispatch(_due(project), project=project, now=now)
-    steps.close_graphs(project, now=now)
-    Project.objects.filter(pk=project.pk).update(advanced_seq=seen)
 
 
 def _due(project: Project) -> list[Node]:

@@ -30,6 +30,7 @@ from jobs import steps as job_steps
 from jobs.models import Attempt, Job
 from jobs.states import AttemptState, Cause, JobState
 from leases import steps as lease_steps
+from workspaces import steps as workspace_steps
 from workspaces.models import Checkout
 
 S = NodeState
@@ -238,6 +239,8 @@ def settle_candidate(candidate: Candidate, *, project: Project, now: datetime) -
         move(node, S.VALIDATING, moves=NODE_MOVES, data={**graph_data([node])[node.pk], "commit": candidate.commit})
     candidate.settled = True
     candidate.save(update_fields=["settled"])
+    if candidate.state == CandidateState.SEALED:
+        workspace_steps.order_removal([attempt.subject])
 
 
 def settle_entry(entry: Entry, *, project: Project, now: datetime) -> None:

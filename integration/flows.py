@@ -29,6 +29,7 @@ from workspaces.errors import (
 )
 from workspaces.flows import described, target_tip
 from workspaces.models import Checkout
+from workspaces.planning import offered_ref
 
 _PASSING = (
     GitTimeout,
@@ -108,7 +109,7 @@ def refresh(entry: Entry, project: Project, repository: git.Repository) -> None:
         replayed = git.replay(
             repository, base=candidate.base, candidate=candidate.commit, onto=tip, identity=commit_identity()
         )
-        repository.pin(f"refs/forge/offered/{entry.pk}-{replayed.commit[:12]}", replayed.commit)
+        repository.pin(offered_ref(entry.pk, replayed.commit), replayed.commit)
         _require_free(entry, repository, base=tip, offered=replayed.commit)
     except _PASSING:
         raise
@@ -157,14 +158,7 @@ def land(entry: Entry, project: Project, repository: git.Repository) -> None:
             facts = {"base": entry.base, "commit": entry.offered, "tree": entry.offered_tree, "commits": []}
         if not services.record_proof(project_id=project.pk, entry_id=entry.pk, proof=facts):
             return
-        holders = repository.checked_out_at(entry.target_ref)
-        tip = git.land(
-            repository,
-            ref=entry.target_ref,
-            base=entry.base,
-            candidate=entry.offered,
-            worktree=holders[0].path if holders else None,
-        )
+        tip = _moved(entry, repository)
     except _PASSING:
         raise
     except _HELD as error:
@@ -181,6 +175,23 @@ def land(entry: Entry, project: Project, repository: git.Repository) -> None:
         services.record_landed(
             project_id=project.pk, entry_id=entry.pk, receipt={**facts, "ref": entry.target_ref, "tip": tip}
         )
+
+
+def _moved(entry: Entry, repository: git.Repository) -> str:
+    """Move the branch, and read it back. A candidate that changes nothing has landed when the tip is still what was checked."""
+    if entry.offered == entry.base:
+        tip = repository.ref_tip(entry.target_ref)
+        if tip != entry.base:
+            raise RefMoved(f"{entry.target_ref} is at {tip}, not at {entry.base}", expected=entry.base, actual=tip)
+        return entry.base
+    holders = repository.checked_out_at(entry.target_ref)
+    return git.land(
+        repository,
+        ref=entry.target_ref,
+        base=entry.base,
+        candidate=entry.offered,
+        worktree=holders[0].path if holders else None,
+    )
 
 
 def push(entry: Entry, project: Project, repository: git.Repository) -> None:

@@ -8,6 +8,7 @@ from django.db.models import Q
 from core.models import Project, Stateful
 from integration.states import CLAIMED, CandidateState, CheckState, EntryState
 from jobs.models import Attempt, Job
+from workspaces.planning import candidate_ref
 
 
 class Candidate(Stateful):
@@ -43,7 +44,7 @@ class Candidate(Stateful):
 
     @property
     def pin_ref(self) -> str:
-        return f"refs/forge/candidate/{self.attempt_id}"
+        return candidate_ref(self.attempt_id)
 
 
 class Entry(Stateful):
@@ -63,6 +64,7 @@ class Entry(Stateful):
     offered_tree = models.CharField(max_length=64)
     hold = models.JSONField(default=dict, help_text="why it must wait although it is its turn: code, message, paths")
     not_before = models.DateTimeField(null=True, help_text="when a held entry is tried again")
+    tries = models.PositiveIntegerField(default=0, help_text="how often it was claimed")
     refreshed = models.PositiveIntegerField(default=0)
     proof = models.JSONField(default=dict, help_text="recorded before the ref moves")
     receipt = models.JSONField(default=dict, help_text="the terminal receipt; one per entry, for ever")

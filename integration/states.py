@@ -60,3 +60,4 @@ CHECK_MOVES: Moves = {
 }
 
 CLAIMED = (E.REFRESHING, E.CHECKING, E.LANDING)
+ENTRY_ENDED = (E.MOVED, E.REJECTED, E.STALE, E.CANCELLED)  # by the queue; the owner settles them

@@ -28,6 +28,7 @@ from leases.fences import Fence, HeldGrant
 from leases.models import Request
 from leases.planning import ClaimSpec
 from leases.states import Access, RequestState, ResourceClass, WorkMode
+from workspaces import steps as workspace_steps
 
 CHECK_DEADLINE_S = 3600
 CHECK_GRACE_S = 5
@@ -103,29 +104,31 @@ def enqueue(
     return entry
 
 
-def progress_queue(project: Project, *, now: datetime, workspace_key: str, claims: Sequence[ClaimSpec]) -> None:
+def progress_queue(project: Project, *, now: datetime, workspace_key: str, claims: Sequence[ClaimSpec]) -> bool:
     """Take the queue of a project one step further where a step is due.
 
     Writes:        the head of the queue claimed (intent to refresh); checks of the offered commit as jobs; the intent to land
                    when every required check has passed at that commit and the workspace is ours
     workspace_key: of the project's own working tree, held exclusively while the branch moves
     claims:        capacity that each check's attempt needs
+    Returns:       whether an entry ended, so that there is something to settle
     """
     require_transaction()
     entry = Entry.objects.filter(project=project, state__in=CLAIMED).first()
     if entry is None:
         if project.frozen_reason:
-            return
+            return False
         head = (
             Entry.objects.filter(project=project, state=EntryState.QUEUED)
             .order_by("graph_revision", "position", "id")
             .first()
         )
         if head is not None and (head.not_before is None or head.not_before <= now):
-            move(head, EntryState.REFRESHING, moves=ENTRY_MOVES, data={"owner": head.owner})
-        return
+            move(head, EntryState.REFRESHING, moves=ENTRY_MOVES, data={"owner": head.owner}, tries=head.tries + 1)
+        return False
     if entry.state == EntryState.CHECKING:
         _progress_checks(entry, now=now, workspace_key=workspace_key, claims=claims)
+    return entry.state == EntryState.REJECTED
 
 
 def _progress_checks(entry: Entry, *, now: datetime, workspace_key: str, claims: Sequence[ClaimSpec]) -> None:
@@ -182,7 +185,8 @@ def _order_checks(
 
 
 def landing_holder(entry: Entry) -> str:
-    return f"landing:{entry.pk}"
+    """One holder per try: a request that ended is history and never waits again."""
+    return f"landing:{entry.pk}:{entry.tries}"
 
 
 def _holds_workspace(entry: Entry, workspace_key: str, now: datetime) -> bool:
@@ -223,6 +227,7 @@ def settle_check(job: Job) -> None:
         data={"entry": check.entry_id, "owner": check.entry.owner, "name": check.name},
     )
     job_steps.settle(job)
+    workspace_steps.order_removal([attempt.subject for attempt in Attempt.objects.filter(job=job)])
 
 
 def finish(entry: Entry, to: EntryState, receipt: dict[str, Any], *, now: datetime) -> None:

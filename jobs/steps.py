@@ -245,7 +245,7 @@ def start_granted(granted: Sequence[lease_steps.Granted], *, now: datetime, boot
             (
                 attempt,
                 {
-                    "request": grant.request_id,
+                    "request_id": grant.request_id,
                     "fence_token": grant.token,
                     "key_digest": hashlib.sha256(attempt_key(attempt.pk, grant.token).encode()).hexdigest(),
                     "deadline_at": now + timedelta(seconds=job.deadline_s),

@@ -18,7 +18,7 @@ def limit_of_graph(project: str, graph: str) -> str:
 
 def workspace(host: str, path: str) -> str:
     """Physical: a directory or file of a host. Equal paths on two hosts do not meet; nested ones of one host do."""
-    return f"{host}/{path.strip('/')}"
+    return f"{host}/{path.strip('/')}".rstrip("/")
 
 
 def landing_scope(project: str, path: str = "") -> str:

@@ -43,7 +43,9 @@ class Resource(models.Model):
     key = KeyField(max_length=1024)
     capacity = models.PositiveIntegerField(default=0, help_text="units that may be in use at once")
     last_token = models.PositiveBigIntegerField(default=0, help_text="fencing counter: only grows")
-    freed = models.BooleanField(default=False, help_text="units came free: the next pass looks at the lines short of it")
+    freed = models.BooleanField(
+        default=False, help_text="units came free: the next pass looks at the lines short of it"
+    )
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["resource_class", "key"], name="resource_named_once")]
@@ -54,7 +56,7 @@ class Resource(models.Model):
 
 
 class Line(models.Model):
-    """The waiting requests of one project that want the same units: alike but for their rank, so one row says what all are short of.
+    """Waiting requests of one project that want the same units: alike but for their rank, so one row says what they are short of.
 
     Without it, a unit that frees would be offered to thousands of requests that a second shortage stops all alike.
     """
@@ -62,7 +64,9 @@ class Line(models.Model):
     project = models.ForeignKey(Project, on_delete=models.CASCADE, db_index=False)
     demand = models.CharField(max_length=500, help_text="`<resource id>:<units>` by id, joined by commas")
     short_of = models.ForeignKey(Resource, null=True, on_delete=models.PROTECT, related_name="lines")
-    last_token = models.PositiveBigIntegerField(default=0, help_text="its project's latest turn here; the oldest goes first")
+    last_token = models.PositiveBigIntegerField(
+        default=0, help_text="its project's latest turn here; the oldest goes first"
+    )
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["project", "demand"], name="line_once_per_demand")]
@@ -78,14 +82,21 @@ class Request(Stateful):
 
     project = models.ForeignKey(Project, on_delete=models.PROTECT)
     holder = models.CharField(max_length=100, help_text="`attempt:42`, `entry:7`")
-    rank = models.BigIntegerField(help_text="milliseconds: created_at - priority x 60 s; smaller goes first, ties by id")
+    rank = models.BigIntegerField(
+        help_text="milliseconds: created_at - priority x 60 s; smaller goes first, ties by id"
+    )
     priority = models.IntegerField(default=0)
     created_at = models.DateTimeField()
     suspended = models.BooleanField(default=False, help_text="keeps its rank, is not granted and stops nobody")
     planned = models.BooleanField(default=False, help_text="false: the next pass of the broker looks at it")
     stopped_by = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="stops", db_index=False)
     line = models.ForeignKey(
-        Line, null=True, on_delete=models.PROTECT, related_name="requests", db_index=False, help_text="waits for capacity alone"
+        Line,
+        null=True,
+        on_delete=models.PROTECT,
+        related_name="requests",
+        db_index=False,
+        help_text="waits for capacity alone",
     )
     stopped_since = models.DateTimeField(null=True)
     token = models.PositiveBigIntegerField(null=True, unique=True, help_text="grant token, given with the grant")
@@ -95,7 +106,9 @@ class Request(Stateful):
     class Meta:
         indexes = [
             models.Index(
-                fields=["rank", "id"], condition=Q(state="waiting", planned=False, suspended=False), name="request_to_plan"
+                fields=["rank", "id"],
+                condition=Q(state="waiting", planned=False, suspended=False),
+                name="request_to_plan",
             ),
             models.Index(
                 fields=["line", "rank", "id"],
@@ -110,7 +123,8 @@ class Request(Stateful):
             models.UniqueConstraint(fields=["holder"], name="request_one_per_holder"),
             models.CheckConstraint(condition=Q(state__in=[s.value for s in RequestState]), name="request_state_known"),
             models.CheckConstraint(
-                condition=Q(state="granted", token__isnull=False) | ~Q(state="granted"), name="request_granted_with_token"
+                condition=Q(state="granted", token__isnull=False) | ~Q(state="granted"),
+                name="request_granted_with_token",
             ),
             models.CheckConstraint(
                 condition=Q(stopped_by__isnull=True) | Q(line__isnull=True), name="request_stopped_or_in_line"
@@ -145,7 +159,9 @@ class Claim(ClaimFields):
     class Meta:
         constraints = [models.UniqueConstraint(fields=["request", "resource"], name="claim_once_per_resource")]
         indexes = [
-            models.Index(fields=["resource", "access", "rank", "request"], condition=Q(pending=True), name="claim_pending"),
+            models.Index(
+                fields=["resource", "access", "rank", "request"], condition=Q(pending=True), name="claim_pending"
+            ),
         ]
 
 

@@ -102,7 +102,7 @@ def merge(claims: Iterable[ClaimSpec]) -> tuple[ClaimSpec, ...]:
     return tuple(merged.values())
 
 
-_STRENGTH = (Access.INTENTION_READ, Access.READ, Access.WRITE, Access.EXCLUSIVE)
+STRENGTH = (Access.INTENTION_READ, Access.READ, Access.WRITE, Access.EXCLUSIVE)
 
 
 def _stronger(a: ClaimSpec, b: ClaimSpec) -> ClaimSpec:
@@ -110,7 +110,7 @@ def _stronger(a: ClaimSpec, b: ClaimSpec) -> ClaimSpec:
         raise InvalidInput(f"claim on {a.key!r}: asks for units and for the whole", key=a.key)
     if a.is_capacity:
         return max(a, b, key=lambda claim: claim.units)
-    weak, strong = sorted((a, b), key=lambda claim: _STRENGTH.index(claim.access))
+    weak, strong = sorted((a, b), key=lambda claim: STRENGTH.index(claim.access))
     if weak.access is strong.access:
         alike = weak.mode is strong.mode
         return replace(
@@ -135,11 +135,6 @@ class Relation(Enum):
     ANCESTOR = "ancestor"
     DESCENDANT = "descendant"
     APART = "apart"
-
-
-def path_key(host: str, path: str) -> str:
-    """Key of a file or directory: `<host>/<absolute real path>`, so equal paths on two hosts are two resources."""
-    return f"{host}/{path.strip('/')}".rstrip("/")
 
 
 def ancestors(key: str) -> list[str]:
@@ -264,7 +259,7 @@ class Probe(NamedTuple):
 def probes(mine: Stance) -> tuple[Probe, ...]:
     """The table turned round for one claim: everything that conflicts with it is met by one of these."""
     found = []
-    for other in _STRENGTH:
+    for other in STRENGTH:
         for relation, one, two in (
             (Relation.SAME, mine, Stance(other, False, None)),
             (Relation.ANCESTOR, mine.intention, Stance(other, False, None)),
@@ -426,15 +421,11 @@ class _Share:
         self.used = {at: dict(by_project) for at, by_project in self.units.used.items()}
         self.grants = 0
 
-    def by_scarcity(self, demand: Demand) -> list[tuple[int, int]]:
-        """The scarcest first: what many projects share comes last and is kept idle the shortest."""
-        return sorted(demand, key=lambda part: (self.units.capacity.get(part[0], 0), part[0]))
-
     def _reserved(self) -> dict[int, int]:
         """Units kept for the reserving line: of its scarcest resource, and of the next only once that one suffices."""
         kept: dict[int, int] = {}
         if self.reserving:
-            for at, wants in self.by_scarcity(self.reserving[1]):
+            for at, wants in by_scarcity(self.reserving[1], self.units.capacity):
                 kept[at] = max(0, min(wants, self.free.get(at, 0)))
                 if kept[at] < wants:
                     break
@@ -445,9 +436,7 @@ class _Share:
         return {at: free - kept.get(at, 0) for at, free in self.free.items()}
 
     def short_of(self, key: LineKey) -> int | None:
-        """The scarcest resource that lacks units for ``key``; None: it fits."""
-        available = self.free if key == self.reserving else self.open()
-        return next((at for at, wants in self.by_scarcity(key[1]) if available.get(at, 0) < wants), None)
+        return scarcest_short(key[1], self.units.capacity, self.free if key == self.reserving else self.open())
 
     def next_line(self) -> LineKey | None:
         fitting = [key for key, heads in self.lines.items() if heads and self.short_of(key) is None]
@@ -493,16 +482,32 @@ class _Share:
         return True
 
 
+def by_scarcity(demand: Demand, capacity: Mapping[int, int]) -> list[tuple[int, int]]:
+    """The scarcest first: what many projects share comes last, so that it is kept idle the shortest."""
+    return sorted(demand, key=lambda part: (capacity.get(part[0], 0), part[0]))
+
+
+def scarcest_short(demand: Demand, capacity: Mapping[int, int], available: Mapping[int, int]) -> int | None:
+    """The scarcest resource that lacks units for ``demand``; None: it fits."""
+    return next((at for at, wants in by_scarcity(demand, capacity) if available.get(at, 0) < wants), None)
+
+
+def open_units(units: Units, reserving: LineKey | None) -> dict[int, int]:
+    """Free units net of those kept for the reserving line."""
+    return _Share(units, reserving, {}, {}).open()
+
+
 def took_turn(short_of: int | None, demand: Demand) -> bool:
     """Whether a grant of ``demand`` was also the turn of its project's other line, short of ``short_of``.
 
     Turns are taken per shortage: a project that is served one kind of seat keeps its place for another kind.
     """
-    return short_of is None or short_of in dict(demand)
+    return short_of in dict(demand)
 
 
-def fits(demand: Demand, available: Mapping[int, int]) -> bool:
-    return all(available.get(at, 0) >= wants for at, wants in demand)
+def how_often(demand: Demand, available: Mapping[int, int]) -> int:
+    """How many requests of this demand the units suffice for."""
+    return max(0, min(available.get(at, 0) // wants for at, wants in demand))
 
 
 def demand_text(demand: Demand) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from django.db import connection
 
 from leases.planning import Probe, Relation, ancestors, below
-from leases.states import BLOCKING, Access
+from leases.states import BLOCKING, WRITABLE, Access
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -22,6 +22,7 @@ Row = tuple[Any, ...]
 CHUNK = 1000  # rows of a VALUES list; SQLite takes 32,766 parameters
 EVERYTHING = 2**62
 _BLOCKS = "state IN ({})".format(", ".join(f"'{state}'" for state in BLOCKING))
+_WRITABLE = "state IN ({})".format(", ".join(f"'{state}'" for state in WRITABLE))
 
 
 def chunks(rows: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
@@ -221,12 +222,12 @@ def unplanned(limit: int | None) -> list[WaitingClaim]:
 
 
 class Heads(NamedTuple):
-    """The next ``count`` requests of a line behind (rank, id)."""
+    """The next ``limit`` requests of a line behind (rank, id)."""
 
     line_id: int
     rank: int
     request_id: int
-    count: int
+    limit: int
 
 
 def heads(wanted: Sequence[Heads]) -> list[WaitingClaim]:
@@ -357,7 +358,9 @@ def lines_short_of(resource_ids: Sequence[int]) -> list[LineRow]:
 
 
 def lines_of(project_ids: Sequence[int]) -> list[LineRow]:
-    found = [row for part in chunks(project_ids) for row in _fetch(f"{_LINE} l.project_id IN ({_places(len(part))})", part)]
+    found = [
+        row for part in chunks(project_ids) for row in _fetch(f"{_LINE} l.project_id IN ({_places(len(part))})", part)
+    ]
     return [LineRow(*row) for row in found]
 
 
@@ -384,7 +387,8 @@ def take_turns(tokens: Sequence[tuple[int, int]]) -> None:
     for part in chunks(tokens):
         values, parameters = _values(part)
         _write(
-            f"UPDATE leases_line AS l SET last_token = v.column2 FROM ({values}) AS v WHERE l.id = v.column1", parameters
+            f"UPDATE leases_line AS l SET last_token = v.column2 FROM ({values}) AS v WHERE l.id = v.column1",
+            parameters,
         )
 
 
@@ -507,7 +511,12 @@ def end_requests(request_ids: Sequence[int], now: datetime) -> int:
 
 
 def move_leases(
-    request_ids: Sequence[int], to: str, origins: Iterable[str], *, ended_at: datetime | None, expires_at: datetime | None = None
+    request_ids: Sequence[int],
+    to: str,
+    origins: Iterable[str],
+    *,
+    ended_at: datetime | None,
+    expires_at: datetime | None = None,
 ) -> int:
     """All leases of the grants take one arrow; ``expires_at`` None leaves it as it is."""
     states = list(origins)
@@ -549,7 +558,15 @@ def set_suspended(request_ids: Sequence[int], *, suspended: bool) -> list[Row]:
     ]
 
 
-# --- renewal and expiry
+# --- fences, renewal and expiry
+
+
+def holds(request_id: int, holder: str, token: int) -> bool:
+    """Whether this is a grant whose leases accept fenced writes; locked for share where the database can."""
+    lock = " FOR SHARE OF r" if connection.features.has_select_for_update else ""
+    sql = f"""SELECT 1 FROM leases_request r WHERE r.id = %s AND r.holder = %s AND r.token = %s AND r.state = 'granted'
+              AND EXISTS (SELECT 1 FROM leases_lease l WHERE l.request_id = r.id AND l.{_WRITABLE}){lock}"""
+    return bool(_fetch(sql, [request_id, holder, token]))
 
 
 def renew(request_ids: Sequence[int], expires_at: datetime) -> int:

@@ -58,7 +58,9 @@ REQUEST_MOVES: Moves = {
 
 LEASE_MOVES: Moves = {
     L.ACTIVE: frozenset({L.RELEASED, L.REVOKED, L.EXPIRED}),
-    L.EXPIRED: frozenset({L.ACTIVE, L.RECOVERY_PENDING, L.RELEASED, L.REVOKED}),  # ACTIVE: the same owner was proven alive
+    L.EXPIRED: frozenset(
+        {L.ACTIVE, L.RECOVERY_PENDING, L.RELEASED, L.REVOKED}
+    ),  # ACTIVE: the same owner was proven alive
     L.RECOVERY_PENDING: frozenset({L.ACTIVE, L.RELEASED, L.REVOKED, L.ORPHANED}),
     L.ORPHANED: frozenset({L.REVOKED}),
     L.RELEASED: frozenset(),

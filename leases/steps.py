@@ -6,23 +6,21 @@ the rows come from (checked against the table of moves), the row count decides, 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import groupby
 
 from django.conf import settings
 
 from core import journal
-from core.errors import IllegalMove, InvalidInput, LostRace, NotFound, StaleFence
-from core.states import Moves
+from core.errors import IllegalMove, InvalidInput, LostRace, StaleFence
 from core.transitions import require_transaction
-from leases import planning, sql
-from leases.fences import Fence, GrantIdentity, HeldGrant
-from leases.models import Claim, Lease, Request, Resource
-from leases.planning import ClaimSpec, Demand, LineKey, Plan, Standing, Units, Wanted
-from leases.states import LEASE_MOVES, WRITABLE, LeaseState, RequestState, ResourceClass
+from leases import planning, selectors, sql
+from leases.fences import GrantIdentity, HeldGrant
+from leases.models import Request, Resource
+from leases.planning import STRENGTH, ClaimSpec, Plan
+from leases.scan import Scan, line_key
+from leases.states import LEASE_MOVES, Access, LeaseState, RequestState, ResourceClass
 
 ResourceName = tuple[ResourceClass, str]
 
@@ -58,7 +56,9 @@ def set_capacity(resource_class: ResourceClass, key: str, units: int) -> None:
     broker = lock_broker()
     if units < 0:
         raise InvalidInput("a capacity is a number from 0", key=key, units=units)
-    row = ensure_resources([ClaimSpec(resource_class, key, planning.Access.CAPACITY, units=1)])[ResourceClass(resource_class), key]
+    row = ensure_resources([ClaimSpec(resource_class, key, Access.CAPACITY, units=1)])[
+        ResourceClass(resource_class), key
+    ]
     if Resource.objects.filter(pk=row.id).exclude(capacity=units).update(capacity=units):
         sql.mark_freed([row.id])
         _give_up_reservation(broker, lambda line: row.id in dict(planning.parse_demand(line.demand)))
@@ -95,7 +95,9 @@ def file_requests(bundles: Sequence[Bundle], now: datetime) -> list[int]:
     )
     sql.insert_claims(
         [
-            _claim_row(ids[bundle.holder], found[spec.resource_class, spec.key].id, spec, rank, pending=not spec.is_capacity)
+            _claim_row(
+                ids[bundle.holder], found[spec.resource_class, spec.key].id, spec, rank, pending=not spec.is_capacity
+            )
             for bundle, claims, rank in zip(bundles, merged, ranks, strict=True)
             for spec in claims
         ]
@@ -138,7 +140,7 @@ def grant_eligible(now: datetime, limit: int | None = None) -> list[Granted]:
     fresh, lines = sql.unplanned(limit), sql.lines_short_of_freed()
     if not fresh and not lines:
         return []
-    scan = _Scan(broker, fresh, lines)
+    scan = Scan(broker, fresh, lines)
     plan = scan.decide()
     granted = [
         Granted(request_id, scan.holders[request_id], scan.wanted[request_id].project_id, broker.last_token + n)
@@ -151,176 +153,7 @@ def grant_eligible(now: datetime, limit: int | None = None) -> list[Granted]:
     return granted
 
 
-class _Scan:
-    """What a pass has seen so far. Looks further only where the plan depends on it."""
-
-    def __init__(self, broker: sql.BrokerRow, fresh: list[sql.WaitingClaim], lines: list[sql.LineRow]) -> None:
-        self.wanted: dict[int, Wanted] = {}
-        self.holders: dict[int, str] = {}
-        self.compared: dict[int, list[int]] = {}  # request -> resources it claims without counting units
-        self.claims: dict[int, int] = {}  # request -> number of its claims
-        self.fresh = self._take(fresh)
-        self.lines: dict[LineKey, sql.LineRow] = {}  # all that are known
-        self.open_lines: dict[LineKey, _OpenLine] = {}  # those whose requests take part, however far behind
-        self.reserving = self._line_key(sql.line(broker.reserving_id)) if broker.reserving_id else None
-        self._capacity: dict[int, int] = {}
-        self._used: dict[int, dict[int, int]] = {}
-        self._met: dict[int, list[Standing]] = defaultdict(list)
-        self._probed: set[int] = set()
-        self._turns_of: set[int] = set()
-        self._open(lines)
-        self._probe(self.fresh)
-
-    def decide(self) -> Plan:
-        """Plan with what is known until nothing unknown can change the plan."""
-        while True:
-            self._count_units()
-            turns = {key: line.last_token for key, line in self.lines.items()}
-            plan = planning.plan_grants(
-                self.wanted.values(), self._met, self.units, turns=turns, reserving=self.reserving
-            )
-            if not (self._learn_turns(plan) or self._check_winners(plan) or self._fetch_heads(plan) or self._vacate(plan)):
-                return plan
-
-    @property
-    def units(self) -> Units:
-        return Units(self._capacity, self._used)
-
-    def is_waiting_in(self, key: LineKey) -> bool:
-        """False only when the line is known to be empty but for what this pass saw."""
-        return key in self.open_lines and not self.open_lines[key].exhausted
-
-    def _take(self, rows: Iterable[sql.WaitingClaim]) -> list[int]:
-        taken = []
-        for request_id, claims in groupby(rows, key=lambda row: row.request_id):
-            of_request = list(claims)
-            first = of_request[0]
-            counted = [row for row in of_request if row.units]
-            compared = [row for row in of_request if not row.units]
-            self.wanted[request_id] = Wanted(
-                request_id,
-                first.project_id,
-                first.rank,
-                tuple(
-                    ClaimSpec(ResourceClass(c.resource_class), c.key, planning.Access(c.access), planning.WorkMode(c.mode), c.version, bool(c.isolated))
-                    for c in compared
-                ),
-                tuple(sorted((row.resource_id, row.units) for row in counted)),
-            )
-            self.holders[request_id] = first.holder
-            self.compared[request_id] = [row.resource_id for row in compared]
-            self.claims[request_id] = len(of_request)
-            taken.append(request_id)
-        return taken
-
-    @staticmethod
-    def _line_key(row: sql.LineRow) -> LineKey:
-        return row.project_id, planning.parse_demand(row.demand)
-
-    def _open(self, rows: Iterable[sql.LineRow]) -> bool:
-        opened = False
-        for row in rows:
-            key = self._line_key(row)
-            self.lines[key] = row
-            if key not in self.open_lines:
-                self.open_lines[key] = _OpenLine(row.id)
-                opened = True
-        return opened
-
-    def _count_units(self) -> None:
-        ids = {at for wanted in self.wanted.values() for at, _ in wanted.demand}
-        ids.update(at for key in self.open_lines for at, _ in key[1])
-        ids.update(at for at, _ in (self.reserving[1] if self.reserving else ()))
-        if missing := ids - self._capacity.keys():
-            for at, capacity, project_id, units in sql.usage(sorted(missing)):
-                self._capacity[at] = capacity
-                used = self._used.setdefault(at, {})
-                if project_id is not None:
-                    used[project_id] = int(units)
-
-    def _probe(self, request_ids: Collection[int]) -> None:
-        """Find what the claims of these meet."""
-        self._probed.update(request_ids)
-        asking = [
-            sql.Asking(request_id, self.wanted[request_id].rank, str(claim.resource_class), claim.key, probe)
-            for request_id in request_ids
-            for claim in self.wanted[request_id].claims
-            for probe in planning.probes(planning.stance(claim))
-        ]
-        for row in sql.met(asking):
-            claim = ClaimSpec(
-                ResourceClass(row.resource_class), row.key, planning.Access(row.access), planning.WorkMode(row.mode), row.version, bool(row.isolated)
-            )
-            self._met[row.asking].append(Standing(row.request_id, row.rank, row.token, claim))
-
-    def _learn_turns(self, plan: Plan) -> bool:
-        """Whose turn it is matters only when not all fit."""
-        unknown = {project for project, _ in plan.short} - self._turns_of
-        if not unknown:
-            return False
-        everybody = {wanted.project_id for wanted in self.wanted.values()} - self._turns_of
-        self._turns_of |= everybody
-        for row in sql.lines_of(sorted(everybody)):
-            self.lines.setdefault(self._line_key(row), row)
-        return True
-
-    def _check_winners(self, plan: Plan) -> bool:
-        """Requests out of a line were eligible once; those that would win, or reserve, are compared again."""
-        winners = [request_id for request_id in plan.granted if request_id not in self._probed]
-        if plan.reserving:
-            settled = {*plan.granted, *plan.stopped}
-            heads = [w for w in self.wanted.values() if w.line == plan.reserving and w.request_id not in settled]
-            if heads and (first := min(heads, key=lambda w: w.order)).request_id not in self._probed:
-                winners.append(first.request_id)
-        self._probe(winners)
-        return bool(winners)
-
-    def _fetch_heads(self, plan: Plan) -> bool:
-        """The next requests of lines that could use more units than those seen so far."""
-        settled = {*plan.granted, *plan.stopped}
-        hungry = [
-            line
-            for key, line in self.open_lines.items()
-            if not line.exhausted
-            and settled.issuperset(line.seen)
-            and (key == plan.reserving or planning.fits(key[1], plan.open))
-        ]
-        if not hungry:
-            return False
-        each = max(1, min(64, sum(max(0, free) for free in plan.open.values()) // len(hungry)))
-        rows = sql.heads([sql.Heads(line.id, *line.behind, each) for line in hungry])
-        by_line: dict[int | None, list[sql.WaitingClaim]] = defaultdict(list)
-        for row in rows:
-            by_line[row.line_id].append(row)
-        for line in hungry:
-            fetched = self._take(by_line[line.id])
-            line.exhausted = len(fetched) < each
-            if fetched:
-                line.seen += fetched
-                line.behind = self.wanted[fetched[-1]].order
-        return True
-
-    def _vacate(self, plan: Plan) -> bool:
-        """A reserving line without an eligible request keeps nothing; what it kept is offered to those short of it."""
-        key = self.reserving
-        if key is None or key != plan.reserving or key not in self.open_lines or key in plan.short:
-            return False
-        self.reserving = None
-        self._open(sql.lines_short_of([at for at, _ in key[1]]))
-        return True
-
-
-@dataclass
-class _OpenLine:
-    id: int
-    behind: tuple[int, int] = (-sql.EVERYTHING, 0)
-
-    def __post_init__(self) -> None:
-        self.seen: list[int] = []
-        self.exhausted = False
-
-
-def _write_grants(granted: Sequence[Granted], scan: _Scan, now: datetime) -> None:
+def _write_grants(granted: Sequence[Granted], scan: Scan, now: datetime) -> None:
     if not granted:
         return
     rows = [sql.GrantRow(grant.request_id, grant.project_id, grant.token) for grant in granted]
@@ -337,20 +170,22 @@ def _write_grants(granted: Sequence[Granted], scan: _Scan, now: datetime) -> Non
 
 
 def _record_grant(request_id: int, project_id: int, holder: str, token: int) -> None:
-    journal.record("request.granted", subject=f"request:{request_id}", project_id=project_id, holder=holder, token=token)
+    journal.record(
+        "request.granted", subject=f"request:{request_id}", project_id=project_id, holder=holder, token=token
+    )
 
 
-def _write_waits(plan: Plan, granted: Sequence[Granted], scan: _Scan, now: datetime) -> int | None:
+def _write_waits(plan: Plan, granted: Sequence[Granted], scan: Scan, now: datetime) -> int | None:
     """Lines, turns and the reason of each request that goes on waiting. Returns: the reserving line."""
     changed: list[tuple[int, str, int | None]] = []
-    for key in {*plan.short, *scan.open_lines}:
+    for key in sorted({*plan.short, *scan.open_lines}):
         short_of = plan.short.get(key)
-        if short_of is None and scan.is_waiting_in(key):
+        if short_of is None and scan.may_go_on(key):
             short_of = planning.scarcest_short(key[1], scan.units.capacity, plan.open)
         if key not in scan.lines or scan.lines[key].short_of_id != short_of:
             changed.append((key[0], planning.demand_text(key[1]), short_of))
     if changed:
-        scan.lines.update((scan._line_key(row), row) for row in sql.put_lines(changed))
+        scan.lines.update((line_key(row), row) for row in sql.put_lines(changed))
     if scan.open_lines:
         sql.clear_freed()
     if scan.open_lines or plan.short:
@@ -358,7 +193,9 @@ def _write_waits(plan: Plan, granted: Sequence[Granted], scan: _Scan, now: datet
         for grant in granted:
             wanted = scan.wanted[grant.request_id]
             for key, line in scan.lines.items():
-                if key[0] == grant.project_id and (key == wanted.line or planning.took_turn(line.short_of_id, wanted.demand)):
+                if key[0] == grant.project_id and (
+                    key == wanted.line or planning.took_turn(line.short_of_id, wanted.demand)
+                ):
                     turns[line.id] = grant.token
         if turns:
             sql.take_turns(sorted(turns.items()))
@@ -377,3 +214,220 @@ def _write_waits(plan: Plan, granted: Sequence[Granted], scan: _Scan, now: datet
     if sql.mark_waiting(marks, now) != len(marks):
         raise LostRace("a request no longer waits", state=RequestState.WAITING)
     return scan.lines[plan.reserving].id if plan.reserving else None
+
+
+def _give_up_reservation(broker: sql.BrokerRow, is_concerned: Callable[[sql.LineRow], bool]) -> None:
+    """What was kept for the reserving line is offered to all again; the next pass chooses."""
+    if broker.reserving_id and is_concerned(line := sql.line(broker.reserving_id)):
+        sql.set_broker(last_token=broker.last_token, reserving_id=None)
+        sql.mark_freed([at for at, _ in planning.parse_demand(line.demand)])
+
+
+# --- what ends a wait
+
+
+def withdraw(request_ids: Sequence[int], why: str, now: datetime) -> list[int]:
+    """Take back those of the requests that still wait; a granted one is not touched, its job ends it.
+
+    Writes:  requests, and what they stopped is looked at again; under the broker row. One event each
+    Returns: the ids that were withdrawn
+    """
+    broker = lock_broker()
+    rows = sql.withdraw(request_ids, now)
+    _leave(broker, rows)
+    for request_id, project_id, _ in rows:
+        journal.record("request.withdrawn", subject=f"request:{request_id}", project_id=project_id, why=why)
+    return [row[0] for row in rows]
+
+
+def suspend(request_ids: Sequence[int]) -> list[int]:
+    """Let these keep their rank but neither be granted nor stop younger ones. Returns: the ids that changed."""
+    broker = lock_broker()
+    rows = sql.set_suspended(request_ids, suspended=True)
+    _leave(broker, rows)
+    return [row[0] for row in rows]
+
+
+def resume(request_ids: Sequence[int]) -> list[int]:
+    """Undo ``suspend``: at the old rank, and the next pass looks at them. Returns: the ids that changed."""
+    lock_broker()
+    ids = [row[0] for row in sql.set_suspended(request_ids, suspended=False)]
+    sql.set_pending(ids, pending=True)
+    return ids
+
+
+def _leave(broker: sql.BrokerRow, rows: Sequence[sql.Row]) -> None:
+    ids = [row[0] for row in rows]
+    sql.set_pending(ids, pending=False)
+    sql.wake_stopped_by(ids)
+    lines = {row[2] for row in rows}
+    _give_up_reservation(broker, lambda line: line.id in lines)
+
+
+# --- ending grants
+
+
+def end_grants(
+    fences: Sequence[GrantIdentity], now: datetime, to: LeaseState = LeaseState.RELEASED, why: str = ""
+) -> None:
+    """End exactly these grants, and wake what watched them (RB-12).
+
+    to:      released or revoked
+    Writes:  leases, requests, and who is looked at next; under the broker row. One event each
+    Raises:  StaleFence when holder, request or token of any does not match a grant, IllegalMove (an orphaned grant is
+             only revoked); nothing is written then, so the caller may journal the refusal
+    """
+    lock_broker()
+    rows = _exactly(fences)
+    origins = _origins(rows, to, ends=True)
+    ids = [fence.grant_id for fence in fences]
+    _move_leases(ids, rows, to, origins, ended_at=now)
+    if sql.end_requests(ids, now) != len(ids):
+        raise LostRace(f"one of {len(ids)} grants has ended", state=RequestState.GRANTED)
+    sql.wake_stopped_by(ids)
+    if freed := sorted({row.resource_id for row in rows if row.access == Access.CAPACITY}):
+        sql.mark_freed(freed)
+    project_of = {row.request_id: row.project_id for row in rows}
+    for fence in fences:
+        journal.record(
+            "request.ended",
+            subject=f"request:{fence.grant_id}",
+            project_id=project_of[fence.grant_id],
+            holder=fence.holder,
+            token=fence.token,
+            to=to,
+            why=why,
+        )
+
+
+def classify(grant: GrantIdentity, to: LeaseState, why: str, now: datetime) -> None:
+    """Move all leases of a grant between the states that block: recovery_pending, orphaned, or active again.
+
+    why:     the evidence in one sentence; ``active`` needs proof that the same owner lives
+    Writes:  leases, under the broker row; ``active`` also gives a new end. One event. Frees nothing
+    Raises:  StaleFence, IllegalMove
+    """
+    lock_broker()
+    rows = _exactly([grant])
+    origins = _origins(rows, to, ends=False)
+    expires_at = now + timedelta(seconds=settings.FORGE_LEASE_TTL_S) if to is LeaseState.ACTIVE else None
+    _move_leases([grant.grant_id], rows, to, origins, ended_at=None, expires_at=expires_at)
+    journal.record(
+        f"lease.{to}", subject=f"request:{grant.grant_id}", project_id=rows[0].project_id, holder=grant.holder, why=why
+    )
+
+
+def _exactly(fences: Sequence[GrantIdentity]) -> list[sql.HeldRow]:
+    """The leases of these grants, if each identity is that of a grant in every part."""
+    rows = sql.held([fence.grant_id for fence in fences])
+    grants = {(r.holder, r.request_id, r.token) for r in rows if r.request_state == RequestState.GRANTED}
+    stale = [fence for fence in fences if (fence.holder, fence.grant_id, fence.token) not in grants]
+    if stale or len({fence.grant_id for fence in fences}) != len(fences):
+        raise StaleFence(grants=[{"holder": f.holder, "grant": f.grant_id, "token": f.token} for f in stale or fences])
+    return rows
+
+
+def _origins(rows: Sequence[sql.HeldRow], to: LeaseState, *, ends: bool) -> set[LeaseState]:
+    if ends != (not LEASE_MOVES[to]):
+        raise ValueError(f"{to} is for {'classify' if ends else 'end_grants'}")
+    states = {LeaseState(row.lease_state) for row in rows}
+    for state in states:
+        if to not in LEASE_MOVES[state]:
+            raise IllegalMove(f"a lease cannot go from {state} to {to}", state=state, to=to)
+    return states
+
+
+def _move_leases(
+    ids: Sequence[int],
+    rows: Sequence[sql.HeldRow],
+    to: LeaseState,
+    origins: Collection[LeaseState],
+    *,
+    ended_at: datetime | None,
+    expires_at: datetime | None = None,
+) -> None:
+    if sql.move_leases(ids, to, origins, ended_at=ended_at, expires_at=expires_at) != len(rows):
+        raise LostRace(f"one of {len(rows)} leases was moved meanwhile", to=to)
+
+
+def hand_over(fence: GrantIdentity, holder: str, claims: Iterable[ClaimSpec], now: datetime) -> HeldGrant:
+    """End a worker's grant and give some of its leases to another holder, with nothing in between.
+
+    The one exception to the order of rank (RB-11): whoever is older goes on waiting, now for ``holder``. It is safe, since
+    the worker's leases excluded everything that ``claims`` exclude.
+
+    claims:  name the resources, without capacity; each lease passes on as the worker holds it
+    Writes:  the end of the worker's grant and a grant without expiry, under the broker row. Two events
+    Raises:  StaleFence, InvalidInput for a claim that asks for more than the worker holds; nothing is written then
+    """
+    broker = lock_broker()
+    _exactly([fence])
+    worker = Request.objects.get(pk=fence.grant_id)
+    held: dict[ResourceName, tuple[int, ClaimSpec]] = {}
+    for lease in worker.leases.select_related("resource"):
+        spec = selectors.spec_of(lease)
+        held[spec.resource_class, spec.key] = (lease.resource_id, spec)
+    passed_on: dict[int, ClaimSpec] = {}
+    for claim in planning.merge(claims):
+        resource_id, mine = held.get((claim.resource_class, claim.key), (0, None))
+        if mine is None or mine.is_capacity or STRENGTH.index(claim.access) > STRENGTH.index(mine.access):
+            raise InvalidInput(f"{fence.holder} does not hold {claim.access} on {claim.key}", key=claim.key)
+        passed_on[resource_id] = mine
+    if not passed_on:
+        raise InvalidInput("nothing to hand over")
+    end_grants([fence], now, why=f"handed over to {holder}")
+
+    token = broker.last_token + 1
+    heir = Request.objects.create(
+        project_id=worker.project_id,
+        holder=holder,
+        rank=worker.rank,
+        priority=worker.priority,
+        created_at=now,
+        granted_at=now,
+        planned=True,
+        state=RequestState.GRANTED,
+        token=token,
+    )
+    sql.insert_claims([_claim_row(heir.pk, at, spec, heir.rank, pending=False) for at, spec in passed_on.items()])
+    sql.insert_leases([sql.GrantRow(heir.pk, heir.project_id, token)], now=now, expires_at=None)
+    sql.raise_resource_tokens([(at, token) for at in passed_on])
+    sql.set_broker(last_token=token, reserving_id=broker.reserving_id)
+    _record_grant(heir.pk, heir.project_id, holder, token)
+    return HeldGrant(holder, heir.pk, token)
+
+
+# --- fences, renewal, expiry
+
+
+def check_fence(fence: GrantIdentity) -> None:
+    """Refuse whoever no longer holds the grant, and keep the grant from ending until the caller's transaction does.
+
+    On PostgreSQL the row is locked for share. A verb that also needs the broker row takes that one first.
+    Raises: StaleFence
+    """
+    require_transaction()
+    if not sql.holds(fence.grant_id, fence.holder, fence.token):
+        raise StaleFence(holder=fence.holder, grant=fence.grant_id, token=fence.token)
+
+
+def renew(grant_ids: Sequence[int], now: datetime) -> int:
+    """The host vouches for these grants: their active leases end ``lease_ttl`` from now. One statement (up to 1,000).
+
+    Leases without an end and leases that are not active stay as they are. Returns: how many leases were renewed
+    """
+    require_transaction()
+    return sql.renew(grant_ids, now + timedelta(seconds=settings.FORGE_LEASE_TTL_S))
+
+
+def expire_due(now: datetime) -> list[int]:
+    """active -> expired for every lease whose time has passed. Frees nothing, wakes nobody (LF-02).
+
+    Writes:  leases; one event per grant
+    Returns: the grants concerned; whoever owns them finds out what became of the owners
+    """
+    require_transaction()
+    grants: dict[int, int] = dict(sql.expire(now))
+    for request_id, project_id in sorted(grants.items()):
+        journal.record("lease.expired", subject=f"request:{request_id}", project_id=project_id)
+    return sorted(grants)

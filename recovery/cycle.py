@@ -95,8 +95,12 @@ class Tick:
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
         if self.supervisor.has_unrecorded and not poll.poll(RECORD_AFTER_S * 1000):
-            self._advance([], set())
+            self.record_starts()
         return self.socket.drain() if poll.poll(LINGER_S * 1000) else set()
+
+    def record_starts(self) -> None:
+        """Starts that nothing else has carried along yet."""
+        self._advance([], set())
 
     def turn(self, messages: set[bytes]) -> bool:
         """One round: look, advance, grant, start. Returns whether anything happened."""
@@ -104,7 +108,7 @@ class Tick:
         ended = self.supervisor.look_at_all() if everything else self.supervisor.look_at(_exits(messages))
         news = selectors.projects_to_advance(self.host.pk) if everything else set()
         worked = bool(ended or news)
-        may_grant = worked or (everything and selectors.has_unplanned_requests())
+        may_grant = worked or (everything and selectors.broker_has_work())
         while ended or news or may_grant:
             if ended or news:
                 self._advance(ended, news)

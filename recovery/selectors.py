@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 from django.db.models import Q, QuerySet
 from django.utils import timezone
@@ -11,7 +12,7 @@ from core.models import Project
 from core.selectors import projects_with_news
 from integration.models import Candidate, Entry
 from integration.states import CandidateState, EntryState
-from leases.models import Request
+from leases.models import Request, Resource
 from leases.states import RequestState
 from workspaces.models import Checkout
 from workspaces.states import CheckoutState
@@ -25,13 +26,15 @@ def projects_to_advance(host_id: int) -> set[int]:
     return {*projects_with_news(host_id), *held}
 
 
-def has_unplanned_requests() -> bool:
-    return Request.objects.filter(state=RequestState.WAITING, planned=False, suspended=False).exists()
+def broker_has_work() -> bool:
+    """Whether a pass could grant anything: a request nobody has looked at, or units that came free."""
+    unplanned = Request.objects.filter(state=RequestState.WAITING, planned=False, suspended=False)
+    return unplanned.exists() or Resource.objects.filter(freed=True).exists()
 
 
 def projects_with_due_effects(host_id: int) -> set[int]:
     """Projects of this host with an intent that waits for git."""
-    due = [
+    due: list[QuerySet[Any]] = [
         Checkout.objects.filter(state__in=[CheckoutState.ADDING, CheckoutState.REMOVING]),
         Candidate.objects.filter(state=CandidateState.SEALING, settled=False),
         Entry.objects.filter(state__in=[EntryState.REFRESHING, EntryState.LANDING], settled=False),

@@ -11,6 +11,7 @@ from core.models import Project
 from workspaces import git, services
 from workspaces.errors import BranchUnknown, GitError, PathMissing
 from workspaces.models import Checkout
+from workspaces.planning import candidate_ref
 from workspaces.states import CheckoutState
 
 
@@ -69,10 +70,16 @@ def add(checkout: Checkout, project: Project, repository: git.Repository) -> Non
 def remove(checkout: Checkout, project: Project, repository: git.Repository) -> None:
     """Remove the directory if nothing in it could be lost, else keep it and say why."""
     try:
-        removal = git.remove_checkout(repository, Path(checkout.path), branch=checkout.branch_ref or None)
+        removal = git.remove_checkout(
+            repository,
+            Path(checkout.path),
+            branch=checkout.branch_ref or None,
+            discard_untracked=not checkout.branch_ref,  # nothing is taken from a detached one: by-products of a check or review
+        )
     except GitError as error:
         removal = git.Removal(False, str(error))
     if removal.removed:
+        _drop_branch(checkout, repository)
         services.record_checkout(project_id=project.pk, checkout_id=checkout.pk, to=CheckoutState.REMOVED)
     else:
         kept = {
@@ -81,6 +88,15 @@ def remove(checkout: Checkout, project: Project, repository: git.Repository) -> 
             "paths": [git.shown(path) for path in removal.paths],
         }
         services.record_checkout(project_id=project.pk, checkout_id=checkout.pk, to=CheckoutState.KEPT, error=kept)
+
+
+def _drop_branch(checkout: Checkout, repository: git.Repository) -> None:
+    """The work is pinned as a candidate; its branch would only crowd the person's list. Any other branch stays."""
+    if not checkout.branch_ref:
+        return
+    tip = repository.ref_tip(checkout.branch_ref)
+    if tip and tip == repository.ref_tip(candidate_ref(int(checkout.owner.removeprefix("attempt:")))):
+        repository.move_ref(checkout.branch_ref, None, tip, "pinned as candidate")
 
 
 def target_tip(project: Project, repository: git.Repository) -> str:

@@ -69,8 +69,8 @@ def parse(raw: Any, *, project: str | None = None, limits: Limits = DEFAULT_LIMI
 
     raw:     what ``load`` returned, or the body of a request; it is not changed
     project: when given, the project the document must be meant for
-    Raises:  DocumentInvalid with every problem found. A part that is malformed is left out of the later checks, so
-             that one mistake is reported once, and a cycle is still found beside a misspelt field
+    Raises:  DocumentInvalid with every problem found. A part that is malformed is left out of the later checks, and
+             the rest is still checked, so that a cycle is found beside a misspelt field
     """
     report = Report()
     shape = check_structure(raw, report)

@@ -34,6 +34,12 @@ def link(shape: Shape, report: Report, limits: Limits) -> Links:
     linker = _Linker(report)
     linker.read_keys(shape)
     linker.read_artifacts(shape)
+    written = len(shape.get("edges", ())) + sum(
+        len(node.get("needs", ())) for node, _ in items_of(shape, "nodes", ROOT)
+    )
+    if written > limits.max_edges:  # a flood ends here, before anything is made of each
+        linker.report_flood(written, limits)
+        return linker.links()
     linker.read_edges(shape)
     linker.read_consumers(shape)
     linker.check_order(limits)
@@ -174,12 +180,13 @@ class _Linker:
         near = suggestion(ref.artifact, self.versions)
         return near or "accepted before? declare it in `artifacts` with `history: true`"
 
+    def report_flood(self, count: int, limits: Limits) -> None:
+        message = f"{count} edges, counting `needs` and `consumes`; a graph has at most {limits.max_edges}"
+        self.report.add("too_many_edges", (ROOT, "edges"), message)
+
     def check_order(self, limits: Limits) -> None:
         if len(self.edges) > limits.max_edges:
-            message = (
-                f"{len(self.edges)} edges, counting `needs` and `consumes`; a graph has at most {limits.max_edges}"
-            )
-            self.report.add("too_many_edges", (ROOT, "edges"), message)
+            self.report_flood(len(self.edges), limits)
             return
         for cycle in find_cycles(self.keys, (Edge(*pair) for pair in self.edges)):
             around = (*cycle, cycle[0])

@@ -135,25 +135,28 @@ def _check_claims(node: Shape, path: Path, report: Report, project: str | None) 
             report.add("units_not_physical", (place, "units"), f"a {claim['class']} resource has no capacity to take")
         if claim.get("mode") == WorkMode.READ_ONLY and writes(claim):
             report.add("claim_mode_conflict", (place, "mode"), f"`{claim['access']}` access in a read-only claim")
-        if project is not None and _is_logical(claim) and claim["resource"].startswith(ARTIFACT_PREFIX):
-            _check_artifact_claim(node, claim, place, report, project)
+    if project is not None and "claims" in node:
+        _check_artifact_claims(node, path, report, project)
 
 
-def _check_artifact_claim(node: Shape, claim: Shape, place: Path, report: Report, project: str) -> None:
+def _check_artifact_claims(node: Shape, path: Path, report: Report, project: str) -> None:
     """A claim on an artifact says more about a dependency; it must be about a dependency the node has (GC-03)."""
-    field = "produces" if writes(claim) else "consumes"
-    versions = {
-        ref["version"]
-        for ref, _ in items_of(node, field, place)
-        if artifact_resource(project, ref["artifact"]) == claim["resource"]
-    }
-    if not versions:
-        message = f"the node claims {quoted(claim['resource'])} without `{field}`"
-        hint = f"declare it in `{field}`; the resource of an artifact is {artifact_resource(project, '<name>')}"
-        report.add("artifact_claim_mismatch", (place, "resource"), message, hint)
-    elif claim.get("version") not in versions:
-        message = f"the node {field} version {', '.join(str(int(v)) for v in sorted(versions))}, the claim must say so"
-        report.add("artifact_claim_mismatch", (place, "version"), message)
+    declared: dict[tuple[str, str], set[int]] = {}
+    for field in ("consumes", "produces"):
+        for ref, _ in items_of(node, field, path):
+            declared.setdefault((field, artifact_resource(project, ref["artifact"])), set()).add(int(ref["version"]))
+    for claim, place in items_of(node, "claims", path):
+        if not _is_logical(claim) or not claim["resource"].startswith(ARTIFACT_PREFIX):
+            continue
+        field = "produces" if writes(claim) else "consumes"
+        versions = declared.get((field, claim["resource"]))
+        if versions is None:
+            message = f"the node claims {quoted(claim['resource'])} without `{field}`"
+            hint = f"declare it in `{field}`; the resource of an artifact is {artifact_resource(project, '<name>')}"
+            report.add("artifact_claim_mismatch", (place, "resource"), message, hint)
+        elif claim.get("version") not in versions:
+            message = f"the node {field} version {', '.join(map(str, sorted(versions)))}, and the claim must say so"
+            report.add("artifact_claim_mismatch", (place, "version"), message)
 
 
 def _check_read_only(node: Shape, path: Path, report: Report) -> None:

@@ -23,7 +23,8 @@ FORCE_LIMIT_S = shim.FORCE_LIMIT_S
 def term(jobdir: Path, *, fence: Fence, grace_s: float, force: bool = True) -> bool:
     """Ask the shim to end its tree: TERM now, KILL after ``grace_s`` unless ``force`` is off.
 
-    Without force what resists stays supervised; a later ``kill`` or the deadline still ends it. Asking again may shorten the grace.
+    Without force what resists stays supervised; a later ``kill`` or the deadline still ends it. Asking again may
+    shorten the grace.
     Returns: whether a shim got the message. It obeys only its own fence; the exit receipt tells what came of it.
     """
     return _send(jobdir, {"fence": fence._asdict(), "grace_s": grace_s, "force": force})
@@ -37,8 +38,8 @@ def kill(jobdir: Path, *, fence: Fence) -> bool:
 def find_members(*, started: Started | None, marker: str, sweep_dir: Path | None) -> list[Survivor]:
     """What runs of an attempt now, whether or not its shim lives (the shim itself is none of it).
 
-    Evidence is the marker in the environment, the working directory, or the recorded group as far as it is proven to be still that
-    group. Never found: this process and those above it.
+    Evidence is the marker in the environment, the working directory, or the recorded group as far as it is proven to be
+    still that group. Never found: this process and those above it.
     """
     return [Survivor(**shim.describe(process)) for process in _members(started, marker, sweep_dir)]
 
@@ -95,8 +96,8 @@ def _members(started: Started | None, marker: str, sweep_dir: Path | None) -> li
 def _proven_group(started: Started | None, table: dict[int, shim.Process]) -> int | None:
     """The recorded group, if its number cannot belong to anybody else by now.
 
-    It is the recorded one while its leader lives. Later the number stays taken as long as a member is left, but after the last one it
-    may be given to a stranger: not before all other numbers were used once, though, and the kernel counts forks.
+    It is the recorded one while its leader lives. Later the number stays taken as long as a member is left, but after
+    the last one it may be given to a stranger: not before all others were used once, though, and the kernel counts forks.
     """
     if started is None or started.command.boot_id != boot_id():
         return None
@@ -130,7 +131,7 @@ def _pidfds(processes: Collection[shim.Process]) -> Iterator[list[int]]:
 
 
 def _send(jobdir: Path, order: dict[str, object]) -> bool:
-    """False when nobody listens: the shim has ended, or has not come that far. A full queue counts too: ask again later."""
+    """False when nobody listens (the shim has ended or has not come that far) or too many orders wait: ask later."""
     try:
         directory = os.open(jobdir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:

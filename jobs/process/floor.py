@@ -1,7 +1,7 @@
-"""The floor that Forge's own speed is compared with: a plain loop over a graph of ``true``, with nothing but processes in it.
+"""The floor that Forge's speed is compared with: a plain loop over a graph of ``true``, with nothing but processes in it.
 
-``run_graph`` goes through spawner, shim and synced receipts, but without any database; ``run_graph_bare`` uses ``posix_spawn``. What
-Forge takes on top of the first is the price of its rows, on top of the second the price of everything.
+``run_graph`` goes through spawner, shim and synced receipts, but without any database; ``run_graph_bare`` uses
+``posix_spawn``. What Forge takes on top of the first is the price of its rows, on top of the second that of everything.
 """
 
 from __future__ import annotations
@@ -12,63 +12,63 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 from jobs.process import receipts
 from jobs.process.receipts import Fence, Spec
 from jobs.process.spawner import Outcome, Spawner
 
-Node = Hashable
 TRUE = shutil.which("true") or "/bin/true"
 
 
 @dataclass
 class Floor:
-    """wall_s: first launch to last exit; latencies_s: end of the last predecessor to exec of the node, one per node that has any."""
+    """wall_s: first launch to last exit. latencies_s: last predecessor's end to exec, one per node that has any."""
 
     wall_s: float = 0.0
     latencies_s: list[float] = field(default_factory=list)
 
 
 class _Run:
-    """Which nodes are ready, and when each began and ended. ``graph``: node to its predecessors, as graphlib takes it."""
+    """Which nodes are ready, and when each began and ended. graph: node to its predecessors, as graphlib takes it."""
 
-    def __init__(self, graph: Mapping[Node, Iterable[Node]], parallelism: int) -> None:
+    def __init__(self, graph: Mapping[Any, Iterable[Any]], parallelism: int) -> None:
         self.parents = {node: list(parents) for node, parents in graph.items()}
         self.sorter = TopologicalSorter(self.parents)
         self.sorter.prepare()
         self.parallelism = parallelism
-        self.ready: list[Node] = []
+        self.ready: list[Any] = []
         self.running = 0
-        self.ended_at: dict[Node, float] = {}
+        self.ended_at: dict[Any, float] = {}
         self.floor = Floor()
 
     def is_active(self) -> bool:
         return self.sorter.is_active()
 
-    def next_batch(self) -> list[Node]:
+    def next_batch(self) -> list[Any]:
         self.ready += self.sorter.get_ready()
         free = self.parallelism - self.running
         batch, self.ready = self.ready[:free], self.ready[free:]
         self.running += len(batch)
         return batch
 
-    def began(self, node: Node, at: float) -> None:
+    def began(self, node: Any, at: float) -> None:
         if parents := self.parents.get(node):
             self.floor.latencies_s.append(at - max(self.ended_at[parent] for parent in parents))
 
-    def ended(self, node: Node, at: float) -> None:
+    def ended(self, node: Any, at: float) -> None:
         self.ended_at[node] = at
         self.running -= 1
         self.sorter.done(node)
 
 
-def run_graph_bare(graph: Mapping[Node, Iterable[Node]], *, parallelism: int) -> Floor:
+def run_graph_bare(graph: Mapping[Any, Iterable[Any]], *, parallelism: int) -> Floor:
     """``posix_spawn`` and ``waitpid`` only."""
-    run, pids = _Run(graph, parallelism), dict[int, Node]()
+    run, pids = _Run(graph, parallelism), dict[int, Any]()
     began = time.monotonic()
     while run.is_active():
         for node in run.next_batch():
@@ -81,12 +81,12 @@ def run_graph_bare(graph: Mapping[Node, Iterable[Node]], *, parallelism: int) ->
     return run.floor
 
 
-def run_graph(graph: Mapping[Node, Iterable[Node]], *, parallelism: int, home: Path) -> Floor:
-    """Spawner, shim, synced receipts. ``home`` is kept open for a spawner; the job directories below it are not removed.
+def run_graph(graph: Mapping[Any, Iterable[Any]], *, parallelism: int, home: Path) -> Floor:
+    """Spawner, shim, synced receipts, below ``home``, which keeps its spawner and the job directories.
 
-    (On ext4 without a journal, removing files makes the creation of others slow for minutes: mind it between measurements.)
+    They are not removed here: ext4 without a journal makes files slowly for minutes after others were removed.
     """
-    run, jobs = _Run(graph, parallelism), dict[int, Node]()
+    run, jobs = _Run(graph, parallelism), dict[int, Any]()
     root = Path(tempfile.mkdtemp(prefix="floor-", dir=home))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wake, Spawner(home) as spawner:
         wake.bind(str(root / "floor.sock"))
@@ -150,7 +150,7 @@ def _ended(wake: socket.socket) -> Iterable[int]:
             return
 
 
-def _settle(run: _Run, node: Node, jobdir: Path) -> None:
+def _settle(run: _Run, node: Any, jobdir: Path) -> None:
     ended = receipts.read_exit(jobdir)
     if ended is None or ended.exit_code != 0:
         raise RuntimeError(f"{jobdir}: {ended}")

@@ -1,4 +1,4 @@
-"""Which process is meant, and whether it lives. A pid alone names nobody: it is used again within minutes on a busy machine."""
+"""Which process is meant, and whether it lives. A pid alone names nobody: on a busy machine it is soon used again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def signal_exactly(identity: Identity, sig: int) -> bool:
     """Signal this process and no other that may have its pid by now.
 
     Returns: False when it is gone or may not be signalled by us
-    Raises:  ValueError for pid 0 and 1, this process and its group: such a record is wrong, whatever its start time says
+    Raises:  ValueError for pid 0 and 1, this process and its group: such a record is wrong, whatever it says
     """
     if identity.pid <= 1 or identity.pid == os.getpid():
         raise ValueError(f"pid {identity.pid} is never a supervised process")
@@ -77,7 +77,7 @@ def try_lock(jobdir: Path) -> Iterator[None]:
 
 
 def lock_is_held(jobdir: Path) -> bool:
-    """Whether a shim (or a tick that settles the attempt) holds the lock: the kernel's word, true across every kind of death.
+    """Whether a shim (or a tick that settles the attempt) holds the lock: the kernel's word, whoever died how.
 
     Tests with a shared lock for a moment; a shim that starts in this moment tries again.
     """

@@ -1,7 +1,8 @@
 """What a command wrote: its beginning and its end, with the number of bytes that were dropped in between.
 
-Positions are those of the stream as the command wrote it, so a follower's position stays valid whatever is dropped. Files: ``stdout``
-holds the first half of the cap, ``stdout.tail`` a ring with the latest bytes; the same for stderr. See shim.Capture, the writer.
+Positions are those of the stream as the command wrote it, so a follower's position stays valid whatever is dropped.
+Files: ``stdout`` holds the first half of the cap, ``stdout.tail`` a ring with the latest bytes; the same for stderr.
+The writer is shim.Capture. Output is not synced: a power loss may take the last seconds, never a receipt.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Chunk:
 
 
 def read(jobdir: Path, stream: Stream, *, total: int | None = None) -> Captured:
-    """Everything that is kept. total: from the exit receipt; counts what could not be stored at the end. Empty if nothing came."""
+    """Everything that is kept. total: from the exit receipt; tells what could not be stored at the end."""
     head = _read_head(jobdir, stream, 0, None)
     first, tail = _read_tail(jobdir, stream, len(head))
     if first == len(head):
@@ -90,8 +91,8 @@ def _size(path: Path) -> int:
 def _read_tail(jobdir: Path, stream: Stream, head_size: int) -> tuple[int, bytes]:
     """The ring in order. Returns: position of its first byte in the stream, and its bytes.
 
-    The writer announces a position, writes up to it, confirms. So a byte is certain if it was confirmed before we read and lies less
-    than a ring's length before what was announced after we read.
+    The writer announces a position, writes up to it, confirms. So a byte is certain if it was confirmed before we read
+    and lies less than a ring's length before what was announced after we read.
     """
     try:
         fd = os.open(jobdir / f"{stream}.tail", os.O_RDONLY | os.O_CLOEXEC)

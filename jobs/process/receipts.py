@@ -1,7 +1,7 @@
 """The durable files of one attempt: what it shall do (spec), that it may have begun (started), how it ended (exit).
 
-The shim writes the two receipts, the tick writes the spec; only ``never_started`` is an exit receipt of the tick's own. Everything
-carries its checksum, and what cannot be read in full is an error, never a success.
+The shim writes the two receipts, the tick writes the spec; only ``never_started`` is an exit receipt of the tick's own.
+Everything carries its checksum, and what cannot be read in full is an error, never a success.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 from core.errors import Conflict, ForgeError
 from core.files import write_atomically
 from jobs.process import shim
-from jobs.process.identity import Identity, boot_id, try_lock
+from jobs.process.identity import Identity, boot_id, lock_is_held, try_lock
 
 
 class MalformedReceipt(ForgeError):
@@ -49,7 +50,7 @@ class Spec:
     output_cap:        bytes kept per stream, half of the beginning and half of the end
     marker:            value of FORGE_ATTEMPT, unique to the attempt, by which escaped processes are found
     wake_dir:          directory of datagram sockets ``*.sock`` told ``exit:<attempt>``
-    sweep_dir:         checkout of this attempt alone: whoever works below it is ended with the attempt; None for shared ones
+    sweep_dir:         checkout of this attempt alone: who works below it is ended with it; None for shared ones
     """
 
     job: int
@@ -75,14 +76,15 @@ class Spec:
             raise ValueError("output_cap and grace_s are finite and not negative")
         if self.deadline_boottime is not None and not abs(self.deadline_boottime) < 1e9:
             raise ValueError("the deadline is in seconds since boot")
-        if self.sweep_dir is not None and len(Path(self.sweep_dir).parts) < 3:
+        if self.sweep_dir is not None and not _is_deep(Path(self.sweep_dir)):
             raise ValueError("sweep_dir is the checkout of one attempt, an absolute path below some directory")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """The command may have run from here on. ``command``: the process that execs it, leader of group and session ``pid``.
+    """The command may have run from here on.
 
+    command:    the process that execs it, leader of the group and session of the same number
     fork_count: forks of the machine since boot, taken before the command was made; bounds the reuse of process ids
     """
 
@@ -122,7 +124,8 @@ class Exit:
     exit_code:   of the command, also under cause deadline or cancelled; None when a signal ended it or it never ran
     survivors:   not ended; while there are any the attempt is not clean
     swept:       processes the command had left behind when it ended by itself
-    cpu_s:       of the whole tree; max_rss_kb: of its largest process, never below the 10 MB of the shim's fork before exec
+    cpu_s:       of the whole tree
+    max_rss_kb:  of its largest process; never below the 10 MB of the gate before exec
     go_boottime: when the started receipt was durable and the command was let go
     """
 
@@ -145,8 +148,12 @@ class Exit:
     ended_boottime: float
 
 
+def _is_deep(path: Path) -> bool:
+    return path.is_absolute() and len(path.parts) > 2
+
+
 def write_spec(jobdir: Path, spec: Spec) -> None:
-    """Old spec or new, never a mix. Not synced: after a power loss no attempt runs, and its row makes the spec anew."""
+    """Old spec or new, never a mix. Not synced: after a power loss nothing runs, and the row makes the spec anew."""
     body = {"v": shim.VERSION, **asdict(spec), "fence": spec.fence._asdict(), "boot_id": spec.boot_id or boot_id()}
     temporary = jobdir / f".{shim.SPEC}"
     fd = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -180,18 +187,9 @@ def read_started(jobdir: Path) -> Started | None:
 
 
 def read_exit(jobdir: Path) -> Exit | None:
-    """None: not ended, or its end is not known. Raises: MalformedReceipt.
-
-    A power loss may undo the shim's last rename, so a complete receipt under the reserved name counts too; blank or torn there it is
-    no receipt yet.
-    """
+    """None: not ended, or its end is not known. Raises: MalformedReceipt."""
     path = jobdir / shim.EXIT
-    body = _read(path, "exit")
-    if body is None:
-        try:
-            body = _read(jobdir / shim.RESERVED_EXIT, "exit") or _read(path, "exit")  # it may just have been renamed
-        except MalformedReceipt:
-            body = _read(path, "exit")
+    body = _read(path, "exit") or _read_reserved(jobdir) or _read(path, "exit")  # it may just have been renamed
     if body is None:
         return None
     try:
@@ -208,8 +206,10 @@ def write_never_started(jobdir: Path, *, job: int, attempt: int, fence: Fence) -
     Raises:  LockHeld (a shim is at it), AlreadyStarted
     """
     jobdir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if ended := read_exit(jobdir):
+        return ended
     with try_lock(jobdir):
-        if ended := read_exit(jobdir):
+        if ended := read_exit(jobdir):  # a shim may have come and gone meanwhile
             return ended
         if (jobdir / shim.STARTED).exists():  # even a damaged one: it may have had effects
             raise AlreadyStarted(job=job, attempt=attempt)
@@ -274,6 +274,23 @@ def _read(path: Path, kind: str) -> dict[str, Any] | None:
             raise ValueError(f"not a receipt of kind {kind}, version {shim.VERSION}")
     except ValueError as error:
         raise _malformed(path, error) from error
+    return body
+
+
+def _read_reserved(jobdir: Path) -> dict[str, Any] | None:
+    """A complete receipt whose rename a crash or a power loss prevented; blank or torn it is no receipt yet.
+
+    While the shim lives it is not known to be durable. Of a dead one we make it so before anybody acts on it.
+    """
+    path = jobdir / shim.RESERVED_EXIT
+    try:
+        body = _read(path, "exit")
+    except MalformedReceipt:
+        return None
+    if body is None or lock_is_held(jobdir):
+        return None
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        os.fsync(file.fileno())
     return body
 
 

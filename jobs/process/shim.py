@@ -248,6 +248,7 @@ def become_command(link: socket.socket, stdout: int, stderr: int) -> None:
     """Undo what was inherited, wait for order and go, exec. Never returns."""
     try:
         os.setsid()
+        write_file("/proc/self/comm", b"forge-gate")
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # no shim, no unsupervised command
         for number in CHANGED_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
@@ -620,10 +621,10 @@ class Job:
     def launch_error(self) -> str:
         """Name of the errno that kept the command from running; empty when it was exec'ed."""
         self.gate.link.setblocking(False)
-        try:
-            return self.gate.link.recv(64).decode()
-        except OSError:
-            return ""
+        for _ in range(2):  # a gate that failed before it read "go" shows as a reset first, then with its message
+            with suppress(OSError):
+                return self.gate.link.recv(64).decode()
+        return ""
 
     def wake_others(self) -> None:
         """A datagram to every socket of the host; stale ones are ignored, a full one has its reader awake already."""

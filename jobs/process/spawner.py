@@ -1,4 +1,4 @@
-"""The tick's side of the spawner: find it or start it, hand over a batch of job directories, collect what became of each."""
+"""The tick's side of the spawner: find it or start it, hand over job directories, collect what became of each."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from core.errors import ForgeError
 from jobs.process import shim
 
 SOCKET = "spawner.sock"
+SILENCE_S = 0.25  # without an answer for so long we look whether the spawner is still there
 
 
 class SpawnerUnavailable(ForgeError):
@@ -53,19 +54,22 @@ class Launched:
 class Spawner:
     """A connection to the spawner of the host whose state directory is ``home``; cheap to keep open.
 
-    Orders and answers are datagrams. The orders go to a socket on which the warm shims themselves wait, so there is nobody in
-    between; an answer may be lost, which is why it is never more than a hint.
+    Orders and answers are datagrams. The orders go to a socket on which the warm shims themselves wait, so there is
+    nobody in between; an answer may be lost, which is why it is never more than a hint.
     """
 
     def __init__(self, home: Path, *, start_timeout_s: float = 5.0) -> None:
         """Raises: SpawnerUnavailable when none answers and none could be started within ``start_timeout_s``."""
         self.home, self.start_timeout_s = home.absolute(), start_timeout_s
-        self.socket = self._connect()
+        self.socket, self.inode = self._connect(), self._inode()
 
     def launch(self, jobdirs: Iterable[Path], *, timeout_s: float = 5.0) -> dict[Path, Launched]:
         """Start the attempts of these job directories, all in one round trip.
 
-        Returns: an entry for each; NO_ANSWER for those that did not report within ``timeout_s``. Launching again is harmless.
+        Orders that a dying spawner took along are given again, once it is seen to be gone; as any second launch of an
+        attempt they are harmless, and may report that the first one arrived after all.
+
+        Returns: an entry for each, NO_ANSWER after ``timeout_s``
         Raises:  SpawnerUnavailable before anything was sent
         """
         waiting = {os.path.abspath(path): path for path in jobdirs}
@@ -75,10 +79,13 @@ class Spawner:
         while waiting and (left_s := give_up_at - time.monotonic()) > 0:
             unsent = self._send(unsent)
             poll.register(self.socket, select.POLLIN | (select.POLLOUT if unsent else 0))
-            if poll.poll(left_s * 1000):
-                for jobdir, launched in self.answers():
-                    if jobdir in waiting:
-                        results[waiting.pop(jobdir)] = launched
+            if not poll.poll(min(left_s, SILENCE_S) * 1000) and self._is_orphaned():
+                poll.unregister(self.socket)
+                self._reconnect()
+                unsent = list(waiting)
+            for jobdir, launched in self.answers():
+                if jobdir in waiting:
+                    results[waiting.pop(jobdir)] = launched
         return results | dict.fromkeys(waiting.values(), Launched(Outcome.NO_ANSWER))
 
     def _send(self, orders: list[str]) -> list[str]:
@@ -95,8 +102,7 @@ class Spawner:
         try:
             self.socket.send(os.fsencode(jobdir))
         except ConnectionError:
-            self.socket.close()
-            self.socket = self._connect()
+            self._reconnect()
             self.socket.send(os.fsencode(jobdir))
 
     def answers(self) -> Iterator[tuple[str, Launched]]:
@@ -119,6 +125,23 @@ class Spawner:
     ) -> None:
         self.close()
 
+    def _is_orphaned(self) -> bool:
+        """Whether the spawner that we are connected to has ended, so that what it had queued is lost."""
+        if (link := connect(self.home)) is not None:
+            link.close()
+        return link is None or self.inode != self._inode()
+
+    def _reconnect(self) -> None:
+        self.socket.close()
+        self.socket, self.inode = self._connect(), self._inode()
+
+    def _inode(self) -> int:
+        """Tells one spawner's socket from its successor's; 0 when there is none."""
+        try:
+            return (self.home / SOCKET).stat().st_ino
+        except FileNotFoundError:
+            return 0
+
     def _connect(self) -> socket.socket:
         if (link := connect(self.home)) is not None:
             return link
@@ -128,7 +151,7 @@ class Spawner:
         raise SpawnerUnavailable(home=str(self.home))
 
     def _start(self) -> None:
-        """Start a spawner unless somebody else just did. Two would not hurt, but the first would end and have been for nothing."""
+        """Start a spawner unless somebody else just did. Two would do no harm: the first would find itself replaced."""
         with _start_lock(self.home, self.start_timeout_s):
             if (link := connect(self.home)) is not None:
                 link.close()
@@ -136,8 +159,8 @@ class Spawner:
             command = [sys.executable, "-I", "-S", shim.__file__, "--spawner", str(self.home / SOCKET)]
             with (self.home / "spawner.log").open("ab") as log:
                 try:
-                    # It forks and its parent returns once the socket is bound: the spawner is then nobody's child, in a session
-                    # of its own, without our descriptors, environment and working directory.
+                    # Returns once the socket is bound and the spawner forked off: it is then nobody's child, in a
+                    # session of its own, without our descriptors, environment and working directory.
                     subprocess.run(
                         command,
                         check=True,

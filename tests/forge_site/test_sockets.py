@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -91,6 +92,8 @@ def test_twenty_clients_that_drop_and_resume_each_see_every_event_once_in_order(
                         if seen[-1:] == expected[-1:]:
                             break
                     drops += 1
+                    if chance.random() < 0.5:
+                        socket.transport.abort()  # without a word, as a laptop that goes to sleep
         return seen, drops
 
     async def scenario() -> None:
@@ -121,16 +124,16 @@ def test_a_client_that_takes_nothing_is_ended_while_the_others_go_on(web: Web, s
             await subscribe(slow)
             assert "hello" in await frame(quick)
             seen: list[int] = []
-            for _ in range(25):
+            for _ in range(16):
                 await in_database_thread(happen, times=100, bulk=bulk)
                 seen += [(await frame(quick))["seq"] for _ in range(100)]
 
-            assert seen == list(range(1, 2501))
+            assert seen == list(range(1, 1601))
             got: list[int] = []
-            with pytest.raises(ConnectionClosed):
-                while True:
+            with suppress(ConnectionClosed):
+                while len(got) < 1600:
                     got += [(await frame(slow)).get("seq", 0)]
-            assert len(got) < 2500
+            assert len(got) < 1600
         async with web.connect(session) as resumed:
             await subscribe(resumed, got[-1])
             assert (await frame(resumed))["seq"] == got[-1] + 1
@@ -270,8 +273,6 @@ def test_a_quiet_stream_answers_at_once(web: Web) -> None:
 def test_a_stream_that_cannot_be_given_is_a_problem(
     web: Web, query: str, headers: dict[str, str], status: int, code: str
 ) -> None:
-    from urllib.error import HTTPError
-
     with pytest.raises(HTTPError) as refused:
         stream(web, query, **headers)
     with refused.value as answer:
@@ -315,7 +316,7 @@ def test_it_ends_when_told_although_sockets_are_open(
         async with web.connect(session) as socket:
             await subscribe(socket)
             await frame(socket)
-            with await asyncio.to_thread(stream, web) as response:
+            with await in_database_thread(stream, web) as response:
                 await asyncio.to_thread(response.readline)
                 begun = time.monotonic()
                 web.process.send_signal(order)

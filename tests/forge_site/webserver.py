@@ -70,7 +70,7 @@ class Web:
             origin=origin or self.url,  # type: ignore[arg-type]
             additional_headers=cookie,
             proxy=None,
-            **options,
+            **{"max_queue": None, **options},  # else a client that leaves with frames unread waits long for its close
         )
 
     def stop(self) -> None:

@@ -12,7 +12,6 @@ import pytest
 from tests.workspaces.git_crash import EFFECTS, countdown, repository_lock, state
 from workspaces.git import Git
 
-
 TOP = Path(__file__).parents[2]
 
 

@@ -28,6 +28,7 @@ from workspaces.git import (
     turn_back,
     verdict_after_crash,
 )
+from workspaces.git.working import private_index
 
 START = {"edit": "1\n", "gone": "1\n", "same": "1\n", "dir/file": "1\n"}
 AFTER = {"edit": "2\n", "same": "1\n", "dir/file": "1\n", "new": "2\n", "deep/er/new": "2\n"}
@@ -266,6 +267,14 @@ def test_an_edit_that_keeps_size_and_time_is_seen(ready: Ready) -> None:
     [main] = ready.repo.checked_out_at(MAIN)
 
     assert blocked_paths(ready.repo, main, ready.base, ready.candidate) == ("edit",)
+
+
+def test_an_edit_in_the_same_clock_tick_is_not_lost_in_a_copied_index(ready: Ready) -> None:
+    """git tells such an edit by the time of the index file, so a copy that is younger would hide it."""
+    [main] = ready.repo.checked_out_at(MAIN)
+
+    with private_index(main) as index:
+        assert index.stat().st_mtime_ns == (main.git_dir / "index").stat().st_mtime_ns
 
 
 @pytest.mark.req("PX-51")

@@ -94,8 +94,12 @@ def find_checkout(repo: Repository, path: Path) -> Checkout:
     raise CheckoutUnknown(f"Forge has no checkout at {path}", path=str(path))
 
 
-def remove_checkout(repo: Repository, path: Path, *, branch: str | None) -> Removal:
+def remove_checkout(
+    repo: Repository, path: Path, *, branch: str | None, discard_untracked: bool = False
+) -> Removal:
     """Remove the checkout if nothing in it could be lost. Its branch stays. Ignored files go with it.
+
+    discard_untracked: untracked files are by-products and go as well; a change of a tracked one still keeps everything
 
     Returns: removed (also when it was gone before), or why it is kept and which paths are the reason
     """
@@ -106,7 +110,7 @@ def remove_checkout(repo: Repository, path: Path, *, branch: str | None) -> Remo
             return Removal(False, "the directory is no checkout of this repository")
         _clear_blank(path, itself=True)
     else:
-        if kept := _reason_to_keep(repo, worktree, path, branch):
+        if kept := _reason_to_keep(repo, worktree, path, branch, discard_untracked=discard_untracked):
             return kept
         if path.is_dir():
             # Under its own name the directory is whole or absent, so a second try never judges half of it.
@@ -195,7 +199,9 @@ def _write_files(repo: Repository, checkout: Checkout) -> None:
 # --- removing -----------------------------------------------------------------------------------------------
 
 
-def _reason_to_keep(repo: Repository, worktree: Worktree, path: Path, branch: str | None) -> Removal | None:
+def _reason_to_keep(
+    repo: Repository, worktree: Worktree, path: Path, branch: str | None, *, discard_untracked: bool
+) -> Removal | None:
     record = _Record.read(worktree.git_dir)
     if worktree.is_main or record is None:
         return Removal(False, "it is not one of Forge's checkouts")
@@ -211,7 +217,8 @@ def _reason_to_keep(repo: Repository, worktree: Worktree, path: Path, branch: st
     clear_own_locks(worktree)
     if record.is_complete:
         reveal_hidden(repo, worktree)
-        if dirty := tuple(entry.path for entry in status(repo, worktree)):
+        changed = (entry for entry in status(repo, worktree) if not (discard_untracked and entry.kind == "untracked"))
+        if dirty := tuple(entry.path for entry in changed):
             return Removal(False, f"{shown(dirty[0])} is not committed", dirty)
     if inner := tuple(entry for entry in _submodules(repo, worktree) if os.path.lexists(path / entry / ".git")):
         return Removal(False, f"the submodule {shown(inner[0])} may hold commits of its own", inner)

@@ -78,8 +78,12 @@ def verdict_after_crash(*, tip: str | None, base: str, contains_candidate: bool)
 
 
 def landing_verdict(repo: Repository, *, ref: str, base: str, candidate: str) -> Verdict:
-    tip = repo.ref_tip(ref)
-    contains = tip is not None and (tip == candidate or candidate in repo.first_parents(tip, after=base))
+    """What became of a landing, from where ``ref`` is now."""
+    return _judged(repo, repo.ref_tip(ref), base, candidate)
+
+
+def _judged(repo: Repository, tip: str | None, base: str, candidate: str) -> Verdict:
+    contains = tip not in (None, base) and (tip == candidate or candidate in repo.first_parents(tip or base, after=base))
     return verdict_after_crash(tip=tip, base=base, contains_candidate=contains)
 
 
@@ -220,10 +224,7 @@ class _Landing:
 
     def read_back(self) -> str:
         tip = self.repo.ref_tip(self.ref)
-        if (
-            landing_verdict(self.repo, ref=self.ref, base=self.base, candidate=self.candidate) != Verdict.LANDED
-            or tip is None
-        ):
+        if tip is None or _judged(self.repo, tip, self.base, self.candidate) != Verdict.LANDED:
             raise RefMoved(f"{self.ref} is at {tip} after landing", ref=self.ref, expected=self.candidate, actual=tip)
         return tip
 

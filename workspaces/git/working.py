@@ -162,7 +162,7 @@ def private_index(worktree: Worktree) -> Iterator[Path]:
     index = worktree.git_dir / PRIVATE_INDEX
     clear_private_index(worktree.git_dir)  # of an earlier try
     if (own := worktree.git_dir / "index").exists():
-        shutil.copyfile(own, index)
+        shutil.copy2(own, index)  # with its time: against it git tells which entries may hide an edit ("racy git")
     try:
         yield index
     finally:

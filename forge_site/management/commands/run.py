@@ -16,7 +16,9 @@ from graphs.states import GraphState
 
 
 class Command(ForgeCommand):
-    help = "Admit a graph document and follow it. Ctrl-C detaches, the work goes on. Exit: 0 completed, 1 not, 2 refused."
+    help = (
+        "Admit a graph document and follow it. Ctrl-C detaches, the work goes on. Exit: 0 completed, 1 not, 2 refused."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("file", type=Path, help="YAML or JSON; `forge plan_contract` prints its schema")

@@ -25,7 +25,7 @@ T = TypeVar("T")
 PATIENCE_S = 30.0  # a hang limit, never a measurement
 
 
-def until(look: Callable[[], T], *, patience_s: float = PATIENCE_S) -> T:
+def until(look: Callable[[], T | None], *, patience_s: float = PATIENCE_S) -> T:
     """The first true value of ``look``; fails the test after ``patience_s``."""
     for _ in range(int(patience_s * 200)):
         if value := look():
@@ -49,14 +49,11 @@ def wait_for_end(pid: int, *, timeout_s: float = PATIENCE_S) -> bool:
 
 
 def spawner_pids(home: Path) -> list[int]:
-    """The spawner of ``home``: known by its command line and its name, which tells it from its shims."""
-    wanted = str(home / "spawner.sock").encode()
+    """The spawner of ``home``: shims share its command line, but have it as a parent or took a name of their own."""
+    wanted, table = str(home / "spawner.sock").encode(), shim.snapshot()
+    same = {pid for pid in table if shim.read_proc(pid, "cmdline").rstrip(b"\0").endswith(wanted)}
     return [
-        int(name)
-        for name in os.listdir("/proc")
-        if name.isdigit()
-        and shim.read_proc(int(name), "cmdline").rstrip(b"\0").endswith(wanted)
-        and shim.read_proc(int(name), "comm").strip() == b"forge-spawner"
+        pid for pid in same if table[pid].parent not in same and shim.read_proc(pid, "comm").strip() == b"forge-spawner"
     ]
 
 
