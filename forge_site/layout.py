@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from functools import lru_cache
+from itertools import pairwise
 
 ORDER_SWEEPS, PLACE_SWEEPS = 6, 4
 VIRTUAL_GAP = 0.45  # of a row: an edge that passes needs less room than a node
@@ -38,7 +39,8 @@ class Layout:
         return max(self.rows, default=-1.0) + 1
 
 
-def arrange(number: int, edges: Sequence[tuple[int, int]]) -> Layout:
+@lru_cache(maxsize=64)  # a graph looks the same however often its page is read; only its states change
+def arrange(number: int, edges: tuple[tuple[int, int], ...]) -> Layout:
     """Nodes are 0 to number - 1. Raises: ValueError for a cycle"""
     work = _Layering(number, edges)
     work.order()
@@ -70,7 +72,7 @@ class _Layering:
             self.after.append([])
             chain.append(len(self.layer) - 1)
         chain.append(target)
-        for upper, lower in zip(chain, chain[1:], strict=False):
+        for upper, lower in pairwise(chain):
             self.after[upper].append(lower)
             self.before[lower].append(upper)
         self.chains[source, target] = chain
@@ -85,7 +87,9 @@ class _Layering:
             forwards = sweep % 2 == 0
             neighbours = self.before if forwards else self.after
             for members in self.members if forwards else reversed(self.members):
-                mean = {v: fmean(position[n] for n in neighbours[v]) if neighbours[v] else position[v] for v in members}
+                mean = {
+                    v: _mean([position[n] for n in neighbours[v]]) if neighbours[v] else position[v] for v in members
+                }
                 members.sort(key=mean.__getitem__)
                 for place, vertex in enumerate(members):
                     position[vertex] = place
@@ -101,7 +105,7 @@ class _Layering:
             turns = list(zip(self.members, offsets, strict=True))
             for members, offset in turns if sweep % 2 == 0 else reversed(turns):
                 wanted = [
-                    fmean(rows[n] for n in near) if (near := self.before[v] + self.after[v]) else rows[v]
+                    _mean([rows[n] for n in near]) if (near := self.before[v] + self.after[v]) else rows[v]
                     for v in members
                 ]
                 for vertex, row in zip(members, _nearest(wanted, offset), strict=True):
@@ -118,6 +122,10 @@ class _Layering:
                 total += 1.0 if either_is_real else VIRTUAL_GAP
             offsets.append(total)
         return offsets
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _longest_paths(number: int, edges: Sequence[tuple[int, int]]) -> list[int]:

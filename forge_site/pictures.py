@@ -59,7 +59,7 @@ def draw(vertices: Sequence[Vertex], edges: Iterable[tuple[int, int]]) -> Pictur
     """``edges`` by id. Boxes keep the given (topological) order, so that Tab follows the work."""
     index = {vertex.id: place for place, vertex in enumerate(vertices)}
     pairs = sorted({(index[a], index[b]) for a, b in edges if a in index and b in index})
-    arranged = layout.arrange(len(vertices), pairs)
+    arranged = layout.arrange(len(vertices), tuple(pairs))
     boxes = [
         Box(v.id, v.key, v.title, v.state, v.look, _x(arranged.layers[n]), _y(arranged.rows[n]))
         for n, v in enumerate(vertices)

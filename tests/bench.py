@@ -87,7 +87,9 @@ class Installation:
 
     def forge(self, *arguments: str) -> str:
         command = [sys.executable, "-m", "forge_site", *arguments]
-        return subprocess.run(command, env=self.environment, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            command, env=self.environment, cwd=ROOT, check=True, capture_output=True, text=True
+        ).stdout
 
     def start(self) -> None:
         self.forge("init")

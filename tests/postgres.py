@@ -245,50 +245,67 @@ def _last_lines(text: str) -> str:
 
 
 class _Ended(Exception):
-    """SIGTERM or SIGHUP reached us: unwind, so that the server stops."""
+    """A signal came before the command ran: unwind, so that the server stops."""
 
 
-def run(command: Sequence[str]) -> int:
+class _Signals:
+    """Before the command runs, a signal unwinds us. From then on it is the command's to answer and ours to remember.
+
+    A handler that raised during ``wait`` could lose the exit status it was about to get.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.child: subprocess.Popen[bytes] | None = None
+        self._raises = True
+
+    def install(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+                signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        if self._raises:
+            self._raises = False  # the unwinding itself is not to be interrupted
+            raise _Ended
+        self._tell(number)
+
+    def _tell(self, number: int) -> None:
+        if self.child is not None and number != signal.SIGINT:  # that one the terminal sends to everybody itself
+            self.child.send_signal(number)
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        self._raises = False
+        self.child = subprocess.Popen(command, env=environment)
+        if self.received:
+            self._tell(signal.SIGTERM)
+        status = self.child.wait()
+        if self.received:
+            return 128 + self.received
+        return status if status >= 0 else 128 - status
+
+
+def run(command: Sequence[str], signals: _Signals) -> int:
     """Run ``command`` on a PostgreSQL and give back its exit code."""
-    try:
-        with database_url() as url:
-            where = url.rpartition("@")[2]
-            print(f"PostgreSQL at {where}", flush=True)
-            return _run_with(command, url)
-    except Unavailable as reason:
-        if os.environ.get("FORGE_REQUIRE_POSTGRES") == "1":
-            print(f"FAILED postgres: {reason} (FORGE_REQUIRE_POSTGRES=1)", flush=True)
-            return 1
-        print(f"SKIPPED postgres: {reason}", flush=True)
-        return 0
-
-
-def _run_with(command: Sequence[str], url: str) -> int:
     beside_python = os.path.dirname(sys.executable)
     path = os.pathsep.join([beside_python, os.environ.get("PATH", os.defpath)])
     program = shutil.which(command[0], path=path)
     if program is None:
         print(f"{command[0]}: command not found", file=sys.stderr)
         return 127
-    child = subprocess.Popen([program, *command[1:]], env={**os.environ, "PATH": path, "DATABASE_URL": url})
     try:
-        while True:
-            try:
-                status = child.wait()
-            except KeyboardInterrupt:
-                continue  # the terminal told the child as well: let it finish its own clean-up first
-            except _Ended:
-                child.terminate()
-                continue
-            return status if status >= 0 else 128 - status
-    finally:
-        if child.poll() is None:
-            child.kill()
-            child.wait()
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    raise _Ended(signal.Signals(number).name)
+        with database_url() as url:
+            print(f"PostgreSQL at {url.rpartition('@')[2]}", flush=True)
+            return signals.run([program, *command[1:]], {**os.environ, "PATH": path, "DATABASE_URL": url})
+    except Unavailable as reason:
+        if os.environ.get("FORGE_REQUIRE_POSTGRES") == "1":
+            print(f"FAILED postgres: {reason} (FORGE_REQUIRE_POSTGRES=1)", flush=True)
+            return 1
+        print(f"SKIPPED postgres: {reason}", flush=True)
+        return 0
+    except _Ended:
+        return 128 + (signals.received or signal.SIGTERM)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -296,13 +313,9 @@ def main(arguments: Sequence[str]) -> int:
     if not command or command[0] in ("-h", "--help"):
         print(__doc__)
         return 0 if command else 2
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
-            signal.signal(number, _end)
-    try:
-        return run(command)
-    except (KeyboardInterrupt, _Ended):
-        return 130
+    signals = _Signals()
+    signals.install()
+    return run(command, signals)
 
 
 if __name__ == "__main__":

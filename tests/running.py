@@ -22,6 +22,7 @@ from jobs.process import spawner
 from recovery import effects, selectors
 from recovery.cycle import Tick
 from recovery.hosts import name_this_host, register_host
+from tests.workspaces.repos import git, make
 from workspaces.flows import find_place
 from workspaces.services import add_project
 
@@ -50,7 +51,14 @@ class Forge:
         self.tick = Tick(self.host, home(), self.socket)
 
     def add_project(
-        self, name: str, path: Path, *, checks: Sequence[dict[str, Any]] = (), plain: bool = False, parallelism: int = 8, target: str = ""
+        self,
+        name: str,
+        path: Path,
+        *,
+        checks: Sequence[dict[str, Any]] = (),
+        plain: bool = False,
+        parallelism: int = 8,
+        target: str = "",
     ) -> Project:
         return add_project(
             name=name,
@@ -62,7 +70,9 @@ class Forge:
 
     def admit(self, document: dict[str, Any], *, request_id: str = "") -> Graph:
         parsed = documents.parse({"contract": documents.CONTRACT, **document})
-        return submit(parsed, principal="test", request_id=request_id or f"{parsed.project}/{parsed.name}/{time.monotonic_ns()}")
+        return submit(
+            parsed, principal="test", request_id=request_id or f"{parsed.project}/{parsed.name}/{time.monotonic_ns()}"
+        )
 
     def step(self) -> bool:
         """One turn of the tick and all effects that are due. Returns whether anything happened."""
@@ -102,3 +112,32 @@ def dump() -> str:
     nodes = list(Node.objects.values_list("key", "state"))
     events = [f"{event} {event.data}" for event in reversed(Event.objects.order_by("-seq")[:25])]
     return "\n".join([f"nodes: {nodes}", *events])
+
+
+# --- what the tests run -----------------------------------------------------------------------------------------------
+
+
+class Repo:
+    """A small repository with its target branch checked out, as a person has it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        make(path, {"README": "hello\n", "src/a": "1\n", "src/b": "1\n"})
+
+    def git(self, *args: str) -> str:
+        return git(self.path, *args)
+
+    def tip(self) -> str:
+        return self.git("rev-parse", "refs/heads/main")
+
+
+def writer(key: str, script: str, *owned: str, **more: Any) -> dict[str, Any]:
+    return {"key": key, "command": ["sh", "-c", script], "ownedFiles": list(owned), **more}
+
+
+def gated(*nodes: dict[str, Any], name: str = "g", project: str = "p", **more: Any) -> dict[str, Any]:
+    return {"name": name, "project": project, "nodes": list(nodes), **more}
+
+
+def program(*nodes: dict[str, Any], name: str = "prog", project: str = "p", **more: Any) -> dict[str, Any]:
+    return {"name": name, "project": project, "executionMode": "program", "nodes": list(nodes), **more}

@@ -185,7 +185,7 @@ def _imports(path: Path) -> Iterator[str]:
 
 
 def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] in (*APPS, "tests")
+    return module.partition(".")[0] in (*APPS, "tests", "examples")
 
 
 def _is_standard(module: str) -> bool:
@@ -393,7 +393,10 @@ def test_the_command_gets_the_url_and_its_exit_code_is_ours(code: int) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_the_cluster_ends_however_its_runner_ends(number: signal.Signals) -> None:
     """The whole group gets the signal, as from a terminal; after SIGKILL only the kernel can still stop the server."""
-    inside = "import os, sys; print(os.environ['DATABASE_URL'], flush=True); sys.stdin.read()"
+    inside = (
+        "import os, psycopg, sys; connection = psycopg.connect(os.environ['DATABASE_URL']);"
+        "print(connection.execute('SHOW data_directory').fetchone()[0], flush=True); sys.stdin.read()"
+    )
     runner = subprocess.Popen(
         [sys.executable, "-c", NO_SERVER, "python", "-c", inside],
         env=_environment(),
@@ -406,12 +409,16 @@ def test_the_cluster_ends_however_its_runner_ends(number: signal.Signals) -> Non
     )
     with runner:
         assert runner.stdout is not None
-        said = runner.stdout.readline() + runner.stdout.readline()
+        said = runner.stdout.readline()
+        directory = Path(runner.stdout.readline().strip()).parent
+        assert directory.name.startswith("forge-pg-")
 
         os.killpg(runner.pid, number)
 
-        assert runner.wait(LIMIT_S) != 0
+        assert runner.wait(LIMIT_S) == (-number if number == signal.SIGKILL else 128 + number)
     assert _is_gone(said)
+    assert directory.exists() == (number == signal.SIGKILL)  # nobody is left to remove it then
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def test_without_a_server_the_lane_is_skipped_by_name() -> None:

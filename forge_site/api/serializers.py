@@ -95,7 +95,8 @@ class NodeSerializer(Camel):
     class Meta:
         model = Node
         fields = [
-            "id", "project", "graph", "key", "generation", "title", "state", "version", "ready", "position", "level", "job", "dispatches",
+            "id", "project", "graph", "key", "generation", "title", "state", "version", "ready", "position", "level",
+            "job", "dispatches",
             "unmet_inputs", "revisions", "outcome", "accepted_commit", "started_at", "ended_at",
         ]  # fmt: skip
 

@@ -42,7 +42,9 @@ moved_each = unit_of_work(move_each)
 
 
 @pytest.mark.parametrize(("model", "states", "moves"), TABLES, ids=lambda value: getattr(value, "__name__", ""))
-def test_each_table_names_every_state_and_leads_only_to_states(model: type[Stateful], states: type, moves: Moves) -> None:
+def test_each_table_names_every_state_and_leads_only_to_states(
+    model: type[Stateful], states: type, moves: Moves
+) -> None:
     assert set(moves) == set(states)
     assert {target for targets in moves.values() for target in targets} <= set(states)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,49 +11,16 @@ from graphs.models import Node
 from integration.models import Candidate, Check, Entry
 from leases.models import Lease, Request
 from leases.states import BLOCKING
-from tests.running import Forge, states
-from tests.workspaces.repos import git, make
+from tests.running import Forge, Repo, gated, states, writer
 from workspaces.models import Checkout
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.processes]
 
 
-@pytest.fixture
-def forge() -> Iterator[Forge]:
-    forge = Forge()
-    yield forge
-    forge.close()
-
-
-class Repo:
-    """A small repository with its target branch checked out, as a person has it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        make(path, {"README": "hello\n", "src/a": "1\n", "src/b": "1\n"})
-
-    def git(self, *args: str) -> str:
-        return git(self.path, *args)
-
-    def tip(self) -> str:
-        return self.git("rev-parse", "refs/heads/main")
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Repo:
-    return Repo(tmp_path / "repo")
-
-
-def writer(key: str, script: str, *owned: str, **more: Any) -> dict[str, Any]:
-    return {"key": key, "command": ["sh", "-c", script], "ownedFiles": list(owned), **more}
-
-
-def gated(*nodes: dict[str, Any], name: str = "g") -> dict[str, Any]:
-    return {"name": name, "project": "p", "nodes": list(nodes)}
-
-
 def nothing_is_held() -> bool:
-    return not Lease.objects.filter(state__in=BLOCKING).exists() and not Request.objects.filter(state="waiting").exists()
+    return (
+        not Lease.objects.filter(state__in=BLOCKING).exists() and not Request.objects.filter(state="waiting").exists()
+    )
 
 
 def test_disjoint_writers_land_in_one_line_on_the_target(forge: Forge, repo: Repo) -> None:

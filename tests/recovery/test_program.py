@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from graphs.models import Node
 from jobs.models import Attempt
-from tests.running import Forge, states
+from tests.running import Forge, program, states
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.processes]
-
-
-@pytest.fixture
-def forge() -> Iterator[Forge]:
-    forge = Forge()
-    yield forge
-    forge.close()
-
-
-def program(*nodes: dict[str, object]) -> dict[str, object]:
-    return {"name": "prog", "project": "p", "executionMode": "program", "nodes": list(nodes)}
 
 
 def test_a_chain_runs_in_order_and_completes(forge: Forge, tmp_path: Path) -> None:

@@ -265,6 +265,8 @@ def test_configuration_cannot_hide_a_submodule(repo: Repository, checkout: Check
     git(checkout.path, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", url, "sub")
     git(checkout.path, "config", "-f", ".gitmodules", "submodule.sub.ignore", "all")
     git(checkout.path, "config", "diff.ignoreSubmodules", "all")
+    git(checkout.path, "config", "submodule.sub.ignore", "all")
+    repo = Repository.open(root(repo))
     commit(checkout.path, {"src/a": "x\n"})
 
     with pytest.raises(SubmoduleChange):

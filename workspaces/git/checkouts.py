@@ -94,9 +94,7 @@ def find_checkout(repo: Repository, path: Path) -> Checkout:
     raise CheckoutUnknown(f"Forge has no checkout at {path}", path=str(path))
 
 
-def remove_checkout(
-    repo: Repository, path: Path, *, branch: str | None, discard_untracked: bool = False
-) -> Removal:
+def remove_checkout(repo: Repository, path: Path, *, branch: str | None, discard_untracked: bool = False) -> Removal:
     """Remove the checkout if nothing in it could be lost. Its branch stays. Ignored files go with it.
 
     discard_untracked: untracked files are by-products and go as well; a change of a tracked one still keeps everything

@@ -83,7 +83,9 @@ def landing_verdict(repo: Repository, *, ref: str, base: str, candidate: str) ->
 
 
 def _judged(repo: Repository, tip: str | None, base: str, candidate: str) -> Verdict:
-    contains = tip not in (None, base) and (tip == candidate or candidate in repo.first_parents(tip or base, after=base))
+    contains = tip not in (None, base) and (
+        tip == candidate or candidate in repo.first_parents(tip or base, after=base)
+    )
     return verdict_after_crash(tip=tip, base=base, contains_candidate=contains)
 
 

@@ -25,7 +25,7 @@ STUBBORN = f"trap '' TERM; echo $$ > escapee; {LOOP}"
 
 def orphan(lab: Lab, script: str, *, how: str = "setsid", **changes: object) -> tuple[Attempt, Identity, Started]:
     """An attempt whose shim was killed, and a process of it that got away."""
-    attempt = lab.run("sh", "-c", f"{how} sh -c {shlex.quote(script)} & {LOOP}", **changes)
+    attempt = lab.run("sh", "-c", f"{how} sh -c {shlex.quote(script)} 2>/dev/null & {LOOP}", **changes)
     escapee, started = lab.pid_from("escapee"), attempt.started()
     os.kill(started.shim.pid, signal.SIGKILL)
     until(lambda: not lock_is_held(attempt.jobdir))
