@@ -6,6 +6,7 @@ from django.db.models import Exists, OuterRef
 
 from core.errors import NotFound
 from core.models import CancelIntent, Event, EventCounter, Project
+from core.names import did_you_mean
 
 COORDINATOR = "coordinator"  # the actor of what advance() does by itself: no news to itself
 
@@ -20,7 +21,9 @@ def project_named(name: str) -> Project:
     try:
         return Project.objects.get(name=name)
     except Project.DoesNotExist:
-        raise ProjectNotFound(f"No project named {name!r} is registered.", name=name) from None
+        known = Project.objects.values_list("name", flat=True)
+        hint = did_you_mean(name, known, what="registered projects")
+        raise ProjectNotFound(f"No project named {name!r} is registered.{hint}", name=name) from None
 
 
 def latest_seq() -> int:

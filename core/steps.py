@@ -5,15 +5,23 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from core import journal
-from core.models import AttentionItem, CancelIntent, Project
+from django.db import connection
+
+from core import journal, rows
+from core.models import AttentionItem, CancelIntent, Host, Project
 from core.transitions import require_transaction
 
 
 def lock_project(project_id: int) -> Project:
-    """The scope lock of everything that changes a project's rows. First in the lock order."""
+    """The scope lock of everything that changes a project's rows, with its home host loaded. First in the lock order."""
     require_transaction()
-    return Project.objects.select_for_update().get(pk=project_id)
+    tail = "FOR UPDATE" if connection.vendor == "postgresql" else ""  # on SQLite the transaction is the lock
+    found = rows.by_id(Project, [project_id], tail=tail)
+    if not found:
+        raise Project.DoesNotExist(f"no project {project_id}")
+    project = found[project_id]
+    project.home_host = rows.by_id(Host, [project.home_host_id])[project.home_host_id]
+    return project
 
 
 def intend_cancel(*, subject: str, project_id: int, actor: str, reason: str, now: datetime) -> bool:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django.db import connection, models
-from django.db.models import F
 
 from core import journal
 from core.errors import IllegalMove, LostRace
+from core.rows import execute, places, prepared
 from core.states import Moves
 
 if TYPE_CHECKING:
@@ -20,23 +19,12 @@ if TYPE_CHECKING:
 _Row = TypeVar("_Row", bound=models.Model)
 _Stateful = TypeVar("_Stateful", bound="Stateful")
 
-_moving: ContextVar[bool] = ContextVar("moving", default=False)
-
-
-@contextmanager
-def _licence_to_move() -> Iterator[None]:
-    token = _moving.set(True)
-    try:
-        yield
-    finally:
-        _moving.reset(token)
-
 
 class StateGuardedQuerySet(models.QuerySet[_Row]):
     """Refuses to assign ``state`` past the table of moves."""
 
     def update(self, **changes: Any) -> int:
-        if "state" in changes and not _moving.get():
+        if "state" in changes:
             raise TypeError(f"{self.model.__name__}.state is written by core.transitions alone")
         return super().update(**changes)
 
@@ -68,19 +56,7 @@ def move(
             the event ``<kind>.<to>``; then ``row`` carries what was written
     Raises: IllegalMove (no such arrow), LostRace (reload and decide again)
     """
-    require_transaction()
-    if to not in moves[row.state]:
-        raise IllegalMove(
-            f"{row.subject} cannot go from {row.state} to {to}", subject=row.subject, state=row.state, to=to
-        )
-    as_read = type(row).objects.filter(pk=row.pk, state=row.state, version=row.version)
-    with _licence_to_move():
-        if not as_read.update(state=to, version=F("version") + 1, **changes):
-            raise LostRace(f"{row.subject} is no longer {row.state}", subject=row.subject, state=row.state)
-    _record_move(row, row.state, to, why, data)
-    row.state, row.version = to, row.version + 1
-    for name, value in changes.items():
-        setattr(row, name, value)
+    move_each([(row, changes)], to, moves=moves, why=why, data={row.pk: data or {}})
 
 
 def move_all(
@@ -88,35 +64,33 @@ def move_all(
     to: str,
     *,
     moves: Moves,
+    via: Sequence[str] = (),
     why: str = "",
     data: Mapping[Any, Mapping[str, Any]] | None = None,
     **changes: Any,
 ) -> None:
-    """``move`` for many rows of one model and one origin state that get the same ``changes``, in one statement.
+    """``move`` for many rows of one model that all get the same ``changes``: one statement per state they come from.
 
-    data:   by primary key, into each row's event
+    via:    states passed through on the way; each arrow must exist and has its event
+    data:   by primary key, into each event of that row
     Raises: IllegalMove, LostRace when any row was moved meanwhile; the caller's transaction must then end
     """
     require_transaction()
-    if not rows:
-        return
-    first = next(iter(rows))
+    by_origin: defaultdict[str, list[Stateful]] = defaultdict(list)
     for row in rows:
-        if row.state != first.state:
-            raise ValueError("move_all takes rows of one state")
-    if to not in moves[first.state]:
-        raise IllegalMove(
-            f"{first.subject} cannot go from {first.state} to {to}", subject=first.subject, state=first.state, to=to
+        _require_arrows(row, (*via, to), moves)
+        by_origin[row.state].append(row)
+    for origin, moving in by_origin.items():
+        sets, values = _assignments(type(moving[0]), changes)
+        found = execute(
+            f"UPDATE {_table(moving[0])} SET state = %s, version = version + {len(via) + 1}{sets}"
+            f" WHERE id IN ({places(moving)}) AND state = %s",
+            [to, *values, *(row.pk for row in moving), origin],
         )
-    as_read = type(first).objects.filter(pk__in=[row.pk for row in rows], state=first.state)
-    with _licence_to_move():
-        if as_read.update(state=to, version=F("version") + 1, **changes) != len(rows):
-            raise LostRace(f"one of {len(rows)} rows is no longer {first.state}", state=first.state)
+        if found != len(moving):
+            raise LostRace(f"one of {len(moving)} rows is no longer {origin}", state=origin)
     for row in rows:
-        _record_move(row, row.state, to, why, (data or {}).get(row.pk))
-        row.state, row.version = to, row.version + 1
-        for name, value in changes.items():
-            setattr(row, name, value)
+        _note(row, (*via, to), why, (data or {}).get(row.pk), changes)
 
 
 def move_each(
@@ -124,53 +98,58 @@ def move_each(
     to: str,
     *,
     moves: Moves,
+    why: str = "",
     data: Mapping[Any, Mapping[str, Any]] | None = None,
 ) -> None:
     """``move`` for many rows of one model, each with values of its own for the same fields; any origin state.
 
-    Writes: one UPDATE per row in one round trip, conditional on state and version as read; the events
+    Writes: one UPDATE per row, conditional on state and version as read; the events
     Raises: IllegalMove, LostRace when any row was moved meanwhile; the caller's transaction must then end
     """
     require_transaction()
-    if not rows:
-        return
-    first, fields = rows[0][0], list(rows[0][1])
-    meta = first._meta
-    columns = [cast("models.Field[Any, Any]", meta.get_field(name)) for name in fields]
-    for row, _ in rows:
-        if to not in moves[row.state]:
-            raise IllegalMove(
-                f"{row.subject} cannot go from {row.state} to {to}", subject=row.subject, state=row.state, to=to
-            )
-    sets = "".join(f", {connection.ops.quote_name(str(field.column))} = %s" for field in columns)
-    with connection.cursor() as cursor:
-        cursor.executemany(
-            f"UPDATE {connection.ops.quote_name(meta.db_table)} SET state = %s, version = version + 1{sets}"
-            " WHERE id = %s AND state = %s AND version = %s",
-            [
-                [
-                    to,
-                    *(field.get_db_prep_save(changes[name], connection) for name, field in zip(fields, columns, strict=True)),
-                    row.pk,
-                    row.state,
-                    row.version,
-                ]
-                for row, changes in rows
-            ],
-        )
-        if cursor.rowcount != len(rows):
-            raise LostRace(f"one of {len(rows)} {meta.verbose_name_plural} was moved meanwhile")
     for row, changes in rows:
-        _record_move(row, row.state, to, "", (data or {}).get(row.pk))
+        _require_arrows(row, (to,), moves)
+        sets, values = _assignments(type(row), changes)
+        found = execute(
+            f"UPDATE {_table(row)} SET state = %s, version = version + 1{sets} WHERE id = %s AND state = %s AND version = %s",
+            [to, *values, row.pk, row.state, row.version],
+        )
+        if not found:
+            raise LostRace(f"{row.subject} is no longer {row.state}", subject=row.subject, state=row.state)
+    for row, changes in rows:
+        _note(row, (to,), why, (data or {}).get(row.pk), changes)
+
+
+def _require_arrows(row: Stateful, path: Sequence[str], moves: Moves) -> None:
+    state = row.state
+    for to in path:
+        if to not in moves[state]:
+            raise IllegalMove(f"{row.subject} cannot go from {state} to {to}", subject=row.subject, state=state, to=to)
+        state = to
+
+
+def _table(row: Stateful) -> str:
+    return connection.ops.quote_name(row._meta.db_table)
+
+
+def _assignments(model: type[Stateful], changes: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """`, ended_at = %s` and so on. Plain values only: a value that depends on the row as it is has a statement of its own."""
+    fields = [cast("models.Field[Any, Any]", model._meta.get_field(name)) for name in changes]
+    sets = "".join(f", {connection.ops.quote_name(str(field.column))} = %s" for field in fields)
+    return sets, [prepared(field, value) for field, value in zip(fields, changes.values(), strict=True)]
+
+
+def _note(
+    row: Stateful, path: Sequence[str], why: str, data: Mapping[str, Any] | None, changes: Mapping[str, Any]
+) -> None:
+    """One event per arrow; and the row in memory is as the database has it."""
+    for to in path:
+        facts: dict[str, Any] = {"from": row.state, **(data or {})}
+        if why:
+            facts["why"] = why
+        journal.record(
+            f"{row.subject_kind}.{to}", subject=row.subject, project_id=getattr(row, "project_id", None), **facts
+        )
         row.state, row.version = to, row.version + 1
-        for name, value in changes.items():
-            setattr(row, name, value)
-
-
-def _record_move(row: Stateful, origin: str, to: str, why: str, data: Mapping[str, Any] | None) -> None:
-    facts: dict[str, Any] = {"from": origin, **(data or {})}
-    if why:
-        facts["why"] = why
-    journal.record(
-        f"{row.subject_kind}.{to}", subject=row.subject, project_id=getattr(row, "project_id", None), **facts
-    )
+    for name, value in changes.items():
+        setattr(row, name, value)

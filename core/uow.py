@@ -24,6 +24,7 @@ from core.errors import DatabaseBusy, OutcomeUnknown
 P = ParamSpec("P")
 R = TypeVar("R")
 
+FROM_SCOPE: Any = None  # the default of a verb's ``locked``: the row that the scope lock returned
 FROM_CLOCK: Any = None  # the default of a verb's ``now``: the unit of work reads the clock, after the scope lock
 RETRIES = 3
 QUEUE_DEADLINE_S = 10.0
@@ -38,13 +39,15 @@ def unit_of_work(verb: Callable[..., Any] | None = None, *, scope: Callable[...,
     """Run a keyword-only verb in one durable transaction.
 
     scope:   takes the verb's scope lock; it is called first, with those of the verb's arguments that it names
+    locked:  a verb that names ``locked`` gets what its scope returned
     now:     a verb that names ``now`` gets the time read after that lock (aware, UTC); only tests pass it
     Retries: the whole verb, at most three times, for a deadlock or a serialization failure raised before COMMIT returned
     Raises:  RuntimeError when nested, DatabaseBusy, OutcomeUnknown (connection lost in COMMIT)
     """
     if verb is None:
         return functools.partial(unit_of_work, scope=scope) if scope else unit_of_work
-    wants_now = "now" in inspect.signature(verb).parameters
+    wanted = inspect.signature(verb).parameters
+    wants_now, wants_locked = "now" in wanted, "locked" in wanted
     scope_arguments = tuple(inspect.signature(scope).parameters) if scope else ()
 
     @functools.wraps(verb)
@@ -54,7 +57,9 @@ def unit_of_work(verb: Callable[..., Any] | None = None, *, scope: Callable[...,
             try:
                 with _transaction() as unit:
                     if scope:
-                        scope(**{name: arguments[name] for name in scope_arguments})
+                        found = scope(**{name: arguments[name] for name in scope_arguments})
+                        if wants_locked:
+                            arguments["locked"] = found
                     unit.now = given or _read_clock()
                     return verb(**arguments, now=unit.now) if wants_now else verb(**arguments)
             except DatabaseError as error:

@@ -22,7 +22,7 @@ from django_q.signing import SignedPackage
 
 from core import wake
 from core.home import home
-from recovery import cycle, effects
+from recovery import cycle, flows
 
 PR_SET_PDEATHSIG = 1
 LOOP_FILE = "loop"  # touched at each turn; a launcher sees by its age whether the cluster still turns
@@ -69,11 +69,11 @@ class ForgeBroker(Broker):
         (home().root / LOOP_FILE).touch()
         messages = self._wait(max(0.0, self._tick_due - time.monotonic()))
         tasks = [
-            self._task(f"effects-{repository}", "recovery.effects.run", repository)
+            self._task(f"effects-{repository}", "recovery.flows.run_effects", repository)
             for repository in sorted(
                 m.removeprefix(wake.EFFECTS).decode() for m in messages if m.startswith(wake.EFFECTS)
             )
-            if not effects.is_running(repository)
+            if not flows.is_running(repository)
         ]
         is_due = time.monotonic() >= self._tick_due or any(not m.startswith(wake.EFFECTS) for m in messages)
         if is_due:

@@ -10,7 +10,7 @@ from forge_site import layout
 from forge_site.looks import Look
 
 NODE_WIDTH, NODE_HEIGHT = 184, 46
-COLUMN, ROW, MARGIN = 252, 64, 12
+COLUMN, ROW, MARGIN = 238, 64, 12
 LETTERS = 20  # of a key that fit into a node
 
 

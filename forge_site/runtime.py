@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 
+from core.errors import InvalidInput
 from core.home import home
 
 
@@ -31,3 +32,11 @@ def web_address() -> str:
         return str(json.loads((home().root / "web.json").read_text())["url"])
     except (OSError, ValueError, KeyError):
         return ""
+
+
+def parse_bind(bind: str) -> tuple[str, int]:
+    """`127.0.0.1:8420`, `[::1]:0` or a port alone. Raises: InvalidInput"""
+    host, _, port = bind.rpartition(":")
+    if not (port.isascii() and port.isdecimal() and len(port) < 6 and int(port) <= 65535):
+        raise InvalidInput(f"{bind!r} is no address; write host:port.", bind=bind)
+    return host.strip("[]") or "127.0.0.1", int(port)

@@ -17,9 +17,9 @@ from django.conf import settings
 from django.db import connections
 from twisted.internet import defer
 
-from core.errors import InvalidInput
 from core.files import write_atomically
 from core.home import home
+from forge_site.runtime import parse_bind
 
 logger = logging.getLogger("forge.web")
 
@@ -70,14 +70,6 @@ def _transport(protocol: Any) -> Any:
     """The TCP connection under an HTTP request or a websocket; None once it is closed."""
     channel = getattr(protocol, "channel", None)
     return getattr(channel if channel is not None else protocol, "transport", None)
-
-
-def parse_bind(bind: str) -> tuple[str, int]:
-    """`127.0.0.1:8420`, `[::1]:0` or a port alone. Raises: InvalidInput"""
-    host, _, port = bind.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
-        raise InvalidInput(f"{bind!r} is no address; write host:port.", bind=bind)
-    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def web_file() -> Path:

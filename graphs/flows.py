@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 from django.conf import settings
@@ -12,12 +13,21 @@ from core.errors import InvalidInput
 from core.models import Project
 from core.selectors import project_named
 from graphs import documents
-from graphs.errors import DocumentInvalid, Problem
+from graphs.errors import PROBLEM_LIMIT, DocumentInvalid, Problem
 from graphs.models import Graph
+from graphs.selectors import graph_of_request
 from graphs.services import admit_graph
 from workspaces import git
-from workspaces.errors import BranchUnknown, CheckoutDirty
+from workspaces.errors import BranchUnknown, CheckoutDirty, GitFailed
 from workspaces.flows import repository_of
+
+STDIN = Path("-")
+
+
+class DocumentUnreadable(InvalidInput):
+    """The file with the graph document cannot be read. Correct its name or its rights."""
+
+    code = "document_unreadable"
 
 
 class RepositoryNeeded(InvalidInput):
@@ -33,46 +43,66 @@ class FoundationUnknown(InvalidInput):
 
 
 def read_document(path: Path) -> documents.GraphDocument:
-    """Parse a file. Raises: InvalidInput (no such file), DocumentInvalid with every problem found."""
+    """Parse a file, or the standard input for `-`; no more of it is read than a document may have.
+
+    Raises: DocumentUnreadable, DocumentInvalid with every problem found
+    """
+    limit = documents.DEFAULT_LIMITS.max_bytes
     try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
+        if path == STDIN:
+            raw = sys.stdin.buffer.read(limit + 1)
+        else:
+            with path.open("rb") as file:
+                raw = file.read(limit + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise DocumentUnreadable(f"{path} cannot be read: {reason}", path=git.shown(str(path))) from error
+    if len(raw) > limit:
+        raise DocumentInvalid([Problem("too_large", "", f"it has more than the {limit} bytes a document may have")])
     return documents.parse(documents.load(raw))
 
 
 def submit(document: documents.GraphDocument, *, principal: str, request_id: str) -> Graph:
     """Check a document against its project and this host, then admit it.
 
+    A request that was accepted before is answered from its record, whatever the world looks like by now.
+
     Raises: ProjectNotFound, RepositoryNeeded, DocumentInvalid (executable_missing), CheckoutDirty, FoundationUnknown, errors of
             the repository, RequestIdReused
     """
     project = project_named(document.project)
-    _require_executables(document)
-    if any(node.own_workspace for node in document.nodes):
-        _require_repository(document, project)
+    if graph_of_request(principal, request_id) is None:
+        _require_executables(document)
+        if any(node.own_workspace for node in document.nodes):
+            _require_repository(document, project)
     return admit_graph(project_id=project.pk, document=document, principal=principal, request_id=request_id)
 
 
-def _require_executables(document: documents.GraphDocument) -> None:
-    """Commands named without a slash, or by an absolute path, must exist now; a relative one may come with the repository."""
+def is_executable(program: str, *, path: str | None = None) -> bool:
+    """Whether a job could start ``program``. One named by a relative path may come with the repository.
+
+    path: of the job, where it has one of its own
+    """
+    if "/" in program and not program.startswith("/"):
+        return True
     inherited = os.environ.get("PATH", os.defpath) if "PATH" in settings.FORGE_PASS_ENV else os.defpath
-    missing = []
-    for node in document.nodes:
-        program = node.command[0]
-        if "/" in program and not program.startswith("/"):
-            continue
-        if shutil.which(program, path=dict(node.env).get("PATH", inherited)) is None:
-            missing.append(
-                Problem(
-                    "executable_missing",
-                    f"nodes[{node.key}].command[0]",
-                    f"node {node.key!r}: {program!r} is not an executable on this host",
-                    "install it, or name it by its full path",
-                )
-            )
+    return shutil.which(program, path=inherited if path is None else path) is not None
+
+
+def _require_executables(document: documents.GraphDocument) -> None:
+    """Commands named without a slash, or by an absolute path, must exist now."""
+    missing = [
+        Problem(
+            "executable_missing",
+            f"nodes[{node.key}].command[0]",
+            f"node {node.key!r}: {node.command[0]!r} is not an executable on this host",
+            "install it, or name it by its full path",
+        )
+        for node in document.nodes
+        if not is_executable(node.command[0], path=dict(node.env).get("PATH"))
+    ]
     if missing:
-        raise DocumentInvalid(missing)
+        raise DocumentInvalid(missing[:PROBLEM_LIMIT], omitted=max(0, len(missing) - PROBLEM_LIMIT))
 
 
 def _require_repository(document: documents.GraphDocument, project: Project) -> None:
@@ -90,25 +120,30 @@ def _require_repository(document: documents.GraphDocument, project: Project) -> 
         )
     scopes = [node.owned_files for node in document.nodes if node.is_writer and node.own_workspace]
     for worktree in repository.checked_out_at(branch.ref):
-        changed = [path.path for path in git.dirty_paths(repository, worktree) if path.kind != "untracked"]
-        if paths := _in_the_way(changed, scopes):
+        if paths := _in_the_way(git.dirty_paths(repository, worktree), scopes):
             raise CheckoutDirty(
-                f"{worktree.path} has uncommitted changes where this graph will land",
+                f"{worktree.path} has uncommitted changes where this graph will land; commit, stash or revert them",
                 worktree=str(worktree.path),
                 paths=[git.shown(path) for path in paths],
             )
 
 
-def _in_the_way(changed: list[str], scopes: list[tuple[str, ...] | None]) -> list[str]:
-    """Changed paths that some writer may write; an unknown or unrestricted scope is everything."""
+def _in_the_way(dirty: tuple[git.ChangedPath, ...], scopes: list[tuple[str, ...] | None]) -> list[str]:
+    """Changed paths that some writer may write; an unknown or unrestricted scope is everything.
+
+    An untracked file stops a landing only where a file is landed on it, so it counts when a scope names exactly it.
+    """
+    owned = {path for scope in scopes for path in scope or ()}
+    new = [path.path for path in dirty if path.kind == "untracked" and path.path in owned]
+    changed = [path.path for path in dirty if path.kind != "untracked"]
     if any(not scope for scope in scopes):
-        return changed
-    outside = set(git.outside_scope(changed, [path for scope in scopes for path in scope or ()]))
-    return [path for path in changed if path not in outside]
+        return sorted([*changed, *new])
+    outside = set(git.outside_scope(changed, sorted(owned)))
+    return sorted([*(path for path in changed if path not in outside), *new])
 
 
 def _contains(repository: git.Repository, tip: str, commit: str) -> bool:
     try:
         return repository.is_ancestor(commit, tip)
-    except (BranchUnknown, ValueError):
+    except (BranchUnknown, GitFailed, ValueError):  # git fails on an id it does not know
         return False

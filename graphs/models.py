@@ -33,6 +33,7 @@ class Graph(Stateful):
 
     class Meta:
         ordering = ["-id"]
+        indexes = [models.Index(fields=["project", "open_nodes"], condition=Q(state="active"), name="graph_active")]
         constraints = [
             models.UniqueConstraint(fields=["project", "name", "run"], name="graph_run_once"),
             models.CheckConstraint(condition=Q(state__in=[s.value for s in GraphState]), name="graph_state_known"),

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphs.documents import model as doc
-from graphs.ordering import EdgeKind, is_satisfied
+from graphs.ordering import EdgeKind, is_ruled_out, is_satisfied
 from graphs.states import NodeState
-from jobs.states import RetryClass
+from jobs.states import JobState, RetryClass
 from leases import keys
 from leases.planning import ClaimSpec
 from leases.states import Access, ResourceClass, WorkMode
+
+NOT_KNOWN = (JobState.ORPHANED, JobState.UNKNOWN, JobState.HUMAN_ATTENTION_REQUIRED)  # nobody knows what it did
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,62 @@ def consequence_of(ended: Mapping[int, NodeState], behind: Mapping[int, Iterable
             else:
                 skipped.setdefault(edge.target, source)
     return Consequence({target: count for target, count in met.items() if target not in skipped}, skipped)
+
+
+@dataclass(frozen=True)
+class Reopening:
+    """reopened: nodes that wait again; unmet: what each node with inputs that waits or is skipped now lacks."""
+
+    reopened: frozenset[int]
+    unmet: Mapping[int, int]
+
+
+def reopening(
+    node: int, states: Mapping[int, NodeState], edges: Iterable[tuple[int, int, EdgeKind]]
+) -> Reopening | None:
+    """What follows when a failed node waits again: skipped ones behind it do, unless another end still rules them out.
+
+    states:  of every node of the graph
+    edges:   (source, target, kind)
+    Returns: None when the node itself can never run, since what it waits for has ended the other way meanwhile
+    """
+    incoming: dict[int, list[tuple[int, EdgeKind]]] = {}
+    outgoing: dict[int, list[int]] = {}
+    for source, target, kind in edges:
+        incoming.setdefault(target, []).append((source, kind))
+        outgoing.setdefault(source, []).append(target)
+    derived = dict(states)
+
+    def may_run(target: int) -> bool:
+        return not any(is_ruled_out(kind, derived[source]) for source, kind in incoming.get(target, ()))
+
+    if not may_run(node):
+        return None
+    derived[node] = NodeState.PENDING
+    reopened, front = {node}, [node]
+    while front:  # a node is looked at again whenever one it waits for is reopened
+        for target in outgoing.get(front.pop(), ()):
+            if derived[target] == NodeState.SKIPPED and may_run(target):
+                derived[target] = NodeState.PENDING
+                reopened.add(target)
+                front.append(target)
+    unmet = {
+        target: sum(not is_satisfied(kind, derived[source]) for source, kind in sources)
+        for target, sources in incoming.items()
+        if derived[target] in (NodeState.PENDING, NodeState.SKIPPED)
+    }
+    return Reopening(frozenset(reopened), unmet)
+
+
+def may_try_again(node: doc.Node, job_state: JobState) -> bool:
+    """Whether a gated node may be revised without a person: its checkout is thrown away, its outside effects cannot be.
+
+    job_state: how its job ended; succeeded when its candidate was refused later
+    """
+    if node.retry.retry_class is doc.RetryClass.NON_REPEATABLE:
+        return False
+    declared = bool(node.outside_effects) or node.retry.retry_class is doc.RetryClass.REQUIRES_RECONCILIATION
+    return not (declared and job_state in NOT_KNOWN)
 
 
 def graph_outcome(states: Mapping[str, int]) -> str:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from core import journal
+from core import journal, rows
 from core.canonical import digest
 from core.errors import Conflict, NotFound, RequestIdReused
 from core.models import Command, Project
-from core.selectors import COORDINATOR, is_cancelled, latest_seq
-from core.steps import intend_cancel, lock_project
+from core.selectors import COORDINATOR, is_cancelled
+from core.steps import intend_cancel, lock_project, resolve_attention
 from core.transitions import move, move_all
-from core.uow import FROM_CLOCK, unit_of_work, wake_scheduler
+from core.uow import FROM_CLOCK, FROM_SCOPE, unit_of_work, wake_scheduler
 from graphs import documents, planning, steps
 from graphs.models import Artifact, Edge, Graph, Node
-from graphs.ordering import levels
+from graphs.ordering import EdgeKind, levels
 from graphs.states import ENDED, GRAPH_MOVES, NODE_MOVES, GraphState, NodeState
 from integration import steps as integration_steps
 from integration.models import Candidate, Entry
@@ -28,6 +28,7 @@ from jobs.models import Attempt, Job
 from jobs.planning import Ended
 from leases import keys
 from leases import steps as lease_steps
+from leases.planning import merge
 from leases.states import ResourceClass
 
 
@@ -56,7 +57,7 @@ def admit_graph(
     """Accept a checked document: graph, nodes, edges and artifacts as rows, one event.
 
     request_id: the same id with an equal document returns the graph it made before; with another it is a conflict
-    Raises:     RequestIdReused
+    Raises:     RequestIdReused; InvalidInput for a claim that can never be granted
     """
     project = lock_project(project_id)
     text = documents.canonical(document)
@@ -83,6 +84,7 @@ def admit_graph(
         created_at=now,
     )
     _insert_nodes(graph, document)
+    _require_claimable(document, steps.place_of(graph, project))
     if document.parallelism is not None:
         lease_steps.set_capacity(
             ResourceClass.PHYSICAL,
@@ -103,6 +105,15 @@ def admit_graph(
     )
     wake_scheduler()
     return graph
+
+
+def _require_claimable(document: documents.GraphDocument, place: planning.Place) -> None:
+    """What a node will ask the broker for can be asked for; found out later, it would stop the whole project.
+
+    Raises: InvalidInput
+    """
+    for node in document.nodes:
+        merge(planning.claims_of_node(node, place))
 
 
 def _insert_nodes(graph: Graph, document: documents.GraphDocument) -> None:
@@ -157,10 +168,22 @@ class StartedJob:
     identity: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Advanced:
+    """has_repository: git work may have become due."""
+
+    has_repository: bool
+
+
 @unit_of_work(scope=lock_project)
 def advance(
-    *, project_id: int, started: Sequence[StartedJob] = (), ended: Sequence[Ended] = (), now: datetime = FROM_CLOCK
-) -> None:
+    *,
+    project_id: int,
+    started: Sequence[StartedJob] = (),
+    ended: Sequence[Ended] = (),
+    locked: Project = FROM_SCOPE,
+    now: datetime = FROM_CLOCK,
+) -> Advanced:
     """Take a project as far as what is known allows: the coordinator's one verb (GC-01).
 
     started, ended: what the supervisor observed of this project's attempts since last time
@@ -168,21 +191,25 @@ def advance(
     Cost:           grows with what changed: everything unsettled is found by an index
     """
     journal.act_as(COORDINATOR)
-    project = lock_project(project_id)
+    project = locked
     lease_steps.lock_broker()
-    seen = latest_seq()
+    [(seen,)] = rows.fetch("SELECT last_seq FROM core_eventcounter WHERE id = 1", [])
     if started:
         job_ids = job_steps.mark_started([(s.attempt, s.identity) for s in started])
         steps.mark_running(job_ids, now=now)
     if ended:
         job_steps.end_attempts(ended, host_id=project.home_host_id, now=now)
-    if unsettled := list(Job.objects.filter(project=project, settled=False, ended_at__isnull=False).order_by("pk")):
+    unsettled = rows.select(
+        Job, "project_id = %s AND NOT settled AND ended_at IS NOT NULL", [project.pk], tail="ORDER BY id"
+    )
+    if unsettled:
         steps.settle_jobs(unsettled, project=project, now=now)
     if project.git_dir:
         _progress_landing(project, now=now)
     steps.dispatch(_due(project), project=project, now=now)
     steps.close_graphs(project, now=now)
-    Project.objects.filter(pk=project.pk).update(advanced_seq=seen)
+    rows.execute("UPDATE core_project SET advanced_seq = %s WHERE id = %s", [seen, project.pk])
+    return Advanced(has_repository=bool(project.git_dir))
 
 
 def _progress_landing(project: Project, *, now: datetime) -> None:
@@ -204,18 +231,28 @@ def _progress_landing(project: Project, *, now: datetime) -> None:
 
 
 def _due(project: Project) -> list[Node]:
-    """Nodes to dispatch: ready ones in graph and topological order, and those to be revised."""
-    ready = Node.objects.select_related("graph").filter(
-        project=project, state=NodeState.PENDING, unmet_inputs=0, graph__state=GraphState.ACTIVE
+    """Nodes to dispatch: ready ones in graph and topological order, after those to be revised."""
+    due = [
+        *_in_active_graphs(project, "state = 'revising'"),
+        *_in_active_graphs(project, "state = 'pending' AND unmet_inputs = 0"),
+    ]
+    steps.load_graphs(due)
+    cancelled = {
+        node.graph_id
+        for node in due
+        if node.state == NodeState.REVISING and is_cancelled(node.graph.subject, node.subject)
+    }
+    return [node for node in due if node.graph_id not in cancelled]
+
+
+def _in_active_graphs(project: Project, condition: str) -> list[Node]:
+    return rows.select(
+        Node,
+        f"project_id = %s AND {condition}"
+        " AND graph_id IN (SELECT id FROM graphs_graph WHERE project_id = %s AND state = 'active')",
+        [project.pk, project.pk],
+        tail="ORDER BY graph_id, position",
     )
-    revising = Node.objects.select_related("graph").filter(
-        project=project, state=NodeState.REVISING, graph__state=GraphState.ACTIVE
-    )
-    due = [*revising.order_by("graph", "position"), *ready.order_by("graph", "position")]
-    if not due:
-        return []
-    stopped = {graph_id for graph_id in {node.graph_id for node in due} if is_cancelled(f"graph:{graph_id}")}
-    return [node for node in due if node.graph_id not in stopped]
 
 
 @unit_of_work(scope=lock_project)
@@ -231,9 +268,21 @@ def retry_node(*, project_id: int, node_id: int, actor: str, now: datetime = FRO
             f"{node.key} is {node.state} in a graph that is {node.graph.state}", node=node.key, state=node.state
         )
     graph = node.graph
+    if is_cancelled(node.subject, graph.subject):
+        raise NotRetriable(f"{node.key} was cancelled", node=node.key, state=node.state)
+    nodes = {other.pk: other for other in Node.objects.filter(graph=graph)}
+    plan = planning.reopening(
+        node.pk,
+        {pk: NodeState(other.state) for pk, other in nodes.items()},
+        [(s, t, EdgeKind(kind)) for s, t, kind in graph.edges.values_list("source_id", "target_id", "kind")],
+    )
+    if plan is None:
+        raise NotRetriable(
+            f"{node.key} can no longer run: what it waits for has ended otherwise", node=node.key, state=node.state
+        )
     if graph.state == GraphState.PARTIAL:
         move(graph, GraphState.ACTIVE, moves=GRAPH_MOVES, why="retry", data={"graph": graph.pk}, ended_at=None)
-    reopened = [node, *_skipped_behind(node)]
+    skipped = [nodes[pk] for pk in sorted(plan.reopened - {node.pk})]
     move(
         node,
         NodeState.PENDING,
@@ -244,36 +293,34 @@ def retry_node(*, project_id: int, node_id: int, actor: str, now: datetime = FRO
         ended_at=None,
     )
     move_all(
-        reopened[1:],
+        skipped,
         NodeState.PENDING,
         moves=NODE_MOVES,
         why="retry",
-        data=steps.graph_data(reopened[1:]),
+        data=steps.graph_data(skipped),
         ended_at=None,
         outcome={},
     )
-    Graph.objects.filter(pk=graph.pk).update(open_nodes=graph.open_nodes + len(reopened))
+    _count_unmet_again(nodes, plan.unmet)
+    Graph.objects.filter(pk=graph.pk).update(open_nodes=graph.open_nodes + len(plan.reopened))
+    resolve_attention(f"revisions:{node.pk}", f"outcome:{node.pk}", now=now)
     wake_scheduler()
     return node
 
 
-def _skipped_behind(node: Node) -> list[Node]:
-    found: dict[int, Node] = {}
-    front = [node.pk]
-    while front:
-        skipped = [
-            edge.target
-            for edge in Edge.objects.select_related("target").filter(source__in=front, target__state=NodeState.SKIPPED)
-            if edge.target_id not in found
-        ]
-        found.update({target.pk: target for target in skipped})
-        front = [target.pk for target in skipped]
-    return list(found.values())
+def _count_unmet_again(nodes: Mapping[int, Node], unmet: Mapping[int, int]) -> None:
+    """What the failed end had met is no longer met."""
+    by_count: defaultdict[int, list[int]] = defaultdict(list)
+    for pk, count in unmet.items():
+        if nodes[pk].unmet_inputs != count:
+            by_count[count].append(pk)
+    for count, targets in by_count.items():
+        Node.objects.filter(pk__in=targets).update(unmet_inputs=count)
 
 
 @dataclass(frozen=True)
 class CancelAnswer:
-    """accepted: the intent is recorded now; already: it was before; landing: keys whose landing is completed first."""
+    """accepted: the intent is recorded now, not before and not after the end; landing: keys whose landing is completed first."""
 
     accepted: bool
     landing: tuple[str, ...] = ()
@@ -285,6 +332,8 @@ def cancel_graph(
 ) -> CancelAnswer:
     """End a graph: intent first, then nothing new starts, what runs is stopped, what waits leaves the line."""
     graph = Graph.objects.get(pk=graph_id)
+    if graph.state != GraphState.ACTIVE:  # an intent without effect would only stand in the way of a later retry
+        return CancelAnswer(accepted=False)
     return _cancel(
         graph.subject,
         list(graph.nodes.exclude(state__in=ENDED).select_related("graph")),
@@ -301,7 +350,9 @@ def cancel_node(
 ) -> CancelAnswer:
     """End one node; those that wait for its success are skipped."""
     node = Node.objects.select_related("graph").get(pk=node_id)
-    return _cancel(node.subject, [] if node.state in ENDED else [node], project_id, actor, reason, now)
+    if node.state in ENDED:
+        return CancelAnswer(accepted=False)
+    return _cancel(node.subject, [node], project_id, actor, reason, now)
 
 
 def _cancel(

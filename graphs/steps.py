@@ -5,21 +5,19 @@ Every step runs under the project's row; those that end or hand over leases also
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.db.models import F
-
-from core import journal
+from core import journal, rows
 from core.models import Project
 from core.selectors import is_cancelled
 from core.steps import raise_attention
-from core.transitions import move, move_all, require_transaction
+from core.transitions import move, move_all, move_each, require_transaction
 from graphs import planning
 from graphs.documents import node_from_spec
-from graphs.models import Edge, Graph, Node
+from graphs.models import Graph, Node
 from graphs.ordering import EdgeKind
 from graphs.planning import Behind, Place
 from graphs.states import GRAPH_MOVES, NODE_MOVES, ExecutionMode, GraphState, NodeState
@@ -62,13 +60,12 @@ def dispatch(nodes: Sequence[Node], *, project: Project, now: datetime) -> None:
     jobs = job_steps.admit(
         [_order(node, places[node.graph_id], project) for node in nodes], host_id=project.home_host_id, now=now
     )
-    by_state: defaultdict[str, list[Node]] = defaultdict(list)
-    for node, job in zip(nodes, jobs, strict=True):
-        node.job, node.dispatches = job, node.dispatches + 1
-        by_state[node.state].append(node)
-    Node.objects.bulk_update(nodes, ["job", "dispatches"])
-    for moving in by_state.values():
-        move_all(moving, S.QUEUED, moves=NODE_MOVES, data=graph_data(moving))
+    move_each(
+        [(node, {"job_id": job.pk, "dispatches": node.dispatches + 1}) for node, job in zip(nodes, jobs, strict=True)],
+        S.QUEUED,
+        moves=NODE_MOVES,
+        data=graph_data(nodes),
+    )
 
 
 def _order(node: Node, place: Place, project: Project) -> job_steps.JobOrder:
@@ -104,15 +101,32 @@ def graph_data(nodes: Iterable[Node]) -> dict[int, dict[str, Any]]:
 
 def mark_running(job_ids: Collection[int], *, now: datetime) -> None:
     """The processes of these jobs have started: their queued nodes run."""
-    _ensure_running(Node.objects.filter(job__in=job_ids), now=now)
+    _ensure_running(_nodes_of(job_ids), now=now)
 
 
 def _ensure_running(nodes: Iterable[Node], *, now: datetime) -> None:
     queued = [node for node in nodes if node.state == S.QUEUED]
-    fresh = [node for node in queued if node.started_at is None]
-    again = [node for node in queued if node.started_at is not None]
-    move_all(fresh, S.RUNNING, moves=NODE_MOVES, data=graph_data(fresh), started_at=now)
-    move_all(again, S.RUNNING, moves=NODE_MOVES, data=graph_data(again))
+    move_each(
+        [(node, {"started_at": node.started_at or now}) for node in queued],
+        S.RUNNING,
+        moves=NODE_MOVES,
+        data=graph_data(queued),
+    )
+
+
+def _nodes_of(job_ids: Collection[int]) -> list[Node]:
+    """The nodes whose newest dispatch these jobs are, each with its graph; without what only a dispatch needs."""
+    if not job_ids:
+        return []
+    nodes = rows.select(Node, f"job_id IN ({rows.places(job_ids)})", list(job_ids), without=("spec",))
+    load_graphs(nodes)
+    return nodes
+
+
+def load_graphs(nodes: Sequence[Node]) -> None:
+    graphs = rows.by_id(Graph, {node.graph_id for node in nodes}, without=("document",))  # it may be a megabyte
+    for node in nodes:
+        node.graph = graphs[node.graph_id]
 
 
 def settle_jobs(jobs: Sequence[Job], *, project: Project, now: datetime) -> None:
@@ -123,17 +137,19 @@ def settle_jobs(jobs: Sequence[Job], *, project: Project, now: datetime) -> None
             integration_steps.settle_check(job)
     if not node_jobs:
         return
+    succeeded = {job.pk for job in node_jobs if job.state == JobState.SUCCEEDED}
     cancelled = {job.pk for job in node_jobs if job.state == JobState.CANCELLED}
-    nodes = list(Node.objects.select_related("graph").filter(job__in=[job.pk for job in node_jobs]))
+    nodes = _nodes_of([job.pk for job in node_jobs])
     by_job = {node.job_id: node for node in nodes}
-    _ensure_running((node for node in nodes if node.job_id not in cancelled), now=now)
+    through = [node for node in nodes if node.state == S.QUEUED and node.job_id in succeeded and _is_program(node)]
+    _ensure_running((node for node in nodes if node.job_id not in cancelled and node not in through), now=now)
     succeeded_program: list[Node] = []
     ends: dict[S, list[tuple[Node, dict[str, Any]]]] = defaultdict(list)
     for job in node_jobs:
         node = by_job.get(job.pk)
         if node is None or node.state in (S.CANCELLED, S.SUPERSEDED):
             continue  # an older dispatch, or a node that was ended meanwhile: the job keeps its own outcome
-        gated = node.graph.execution_mode == ExecutionMode.GATED
+        gated = not _is_program(node)
         if job.state == JobState.CANCELLED:
             ends[S.CANCELLED].append((node, {"code": "cancelled", "message": "cancelled"}))
         elif job.state == JobState.SUCCEEDED and gated:
@@ -143,14 +159,21 @@ def settle_jobs(jobs: Sequence[Job], *, project: Project, now: datetime) -> None
         else:
             outcome = {"code": f"job_{job.state}", "message": _failure_of(job), "job": job.pk}
             if gated:
-                revise(node, outcome, now=now)
+                revise(node, outcome, now=now, job_state=JobState(job.state))
             else:
                 ends[S.FAILED].append((node, outcome))
+                if job.state in planning.NOT_KNOWN:
+                    _ask_about(node, outcome, now=now)
     end_nodes(succeeded_program, S.SUCCEEDED, project=project, now=now)
     for state, ended in ends.items():
         for node, outcome in ended:
             end_nodes([node], state, project=project, now=now, outcome=outcome)
-    Job.objects.filter(pk__in=[job.pk for job in node_jobs]).update(settled=True)
+    settled = [job.pk for job in node_jobs]
+    rows.execute(f"UPDATE jobs_job SET settled = %s WHERE id IN ({rows.places(settled)})", [True, *settled])
+
+
+def _is_program(node: Node) -> bool:
+    return node.graph.execution_mode == ExecutionMode.PROGRAM
 
 
 def _failure_of(job: Job) -> str:
@@ -181,10 +204,34 @@ def _seal(node: Node, job: Job, *, now: datetime) -> None:
     move(node, S.SEALING, moves=NODE_MOVES, data=graph_data([node])[node.pk])
 
 
-def revise(node: Node, outcome: Mapping[str, Any], *, now: datetime) -> None:
-    """A gated node did not pass: try again within its limit, else it has failed and a person is asked (GC-09)."""
+def _ask_about(node: Node, outcome: Mapping[str, Any], *, now: datetime) -> None:
+    """Nobody knows what its command did, so nothing repeats it before a person has looked."""
+    raise_attention(
+        key=f"outcome:{node.pk}",
+        project_id=node.project_id,
+        subject=node.subject,
+        code="outcome_unknown",
+        message=f"{node.key}: {outcome['message']}; what it did is not known",
+        next_action=f"Find out what it did and put that right, then `forge retry {node.key}`.",
+        evidence=dict(outcome),
+        now=now,
+    )
+
+
+def revise(node: Node, outcome: Mapping[str, Any], *, now: datetime, job_state: JobState = JobState.SUCCEEDED) -> None:
+    """A gated node did not pass: try again within its limit, else it has failed and a person is asked (GC-09).
+
+    Under a cancel intent it is not tried again; neither is what only a person may repeat.
+    """
     spec = node_from_spec(node.spec)
     data = {**graph_data([node])[node.pk], "code": outcome["code"], "message": outcome["message"]}
+    if is_cancelled(node.subject, node.graph.subject):
+        end_nodes([node], S.CANCELLED, project=node.graph.project, now=now, outcome=outcome)
+        return
+    if not planning.may_try_again(spec, job_state):
+        end_nodes([node], S.FAILED, project=node.graph.project, now=now, outcome=outcome)
+        _ask_about(node, outcome, now=now)
+        return
     if node.revisions < spec.max_revisions:
         move(node, S.REVISING, moves=NODE_MOVES, data=data, revisions=node.revisions + 1, outcome=dict(outcome))
         return
@@ -254,7 +301,7 @@ def settle_entry(entry: Entry, *, project: Project, now: datetime) -> None:
             end_nodes(
                 [node], S.CANCELLED, project=project, now=now, outcome={"code": "cancelled", "message": "cancelled"}
             )
-    else:
+    elif node.state == S.VALIDATING:
         revise(node, entry.receipt, now=now)
     integration_steps.release_scope(entry, now=now)
     entry.settled = True
@@ -295,29 +342,27 @@ def end_nodes(
         changes["outcome"] = dict(outcome)
     if commit:
         changes["accepted_commit"] = commit
-    by_state: defaultdict[str, list[Node]] = defaultdict(list)
-    for node in nodes:
-        by_state[node.state].append(node)
     data = graph_data(nodes)
     for node in nodes:
         if outcome is not None:
             data[node.pk].update(code=outcome["code"], message=outcome["message"])
         if commit:
             data[node.pk]["commit"] = commit
-    for moving in by_state.values():
-        move_all(moving, to, moves=NODE_MOVES, data=data, **changes)
-    closed: defaultdict[int, int] = defaultdict(int)
-    for node in nodes:
-        closed[node.graph_id] += 1
+    unseen = [
+        node for node in nodes if to == S.SUCCEEDED and node.state == S.QUEUED
+    ]  # it ended before its start was recorded
+    move_all(unseen, to, moves=NODE_MOVES, via=[S.RUNNING], data=data, started_at=now, **changes)
+    move_all([node for node in nodes if node not in unseen], to, moves=NODE_MOVES, data=data, **changes)
+    closed = Counter(node.graph_id for node in nodes)
     for graph_id, count in closed.items():
-        Graph.objects.filter(pk=graph_id).update(open_nodes=F("open_nodes") - count)
+        rows.execute("UPDATE graphs_graph SET open_nodes = open_nodes - %s WHERE id = %s", [count, graph_id])
     _tell_those_behind({node.pk: (node.key, to) for node in nodes}, project=project, now=now)
 
 
 def _tell_those_behind(ended: Mapping[int, tuple[str, NodeState]], *, project: Project, now: datetime) -> None:
     behind: defaultdict[int, list[Behind]] = defaultdict(list)
-    for source, target, kind in Edge.objects.filter(source__in=list(ended)).values_list(
-        "source_id", "target_id", "kind"
+    for source, target, kind in rows.fetch(
+        f"SELECT source_id, target_id, kind FROM graphs_edge WHERE source_id IN ({rows.places(ended)})", list(ended)
     ):
         behind[source].append(Behind(target, EdgeKind(kind)))
     if not behind:
@@ -327,7 +372,13 @@ def _tell_those_behind(ended: Mapping[int, tuple[str, NodeState]], *, project: P
     for target, count in consequence.met.items():
         by_count[count].append(target)
     for count, targets in by_count.items():
-        Node.objects.filter(pk__in=targets).update(unmet_inputs=F("unmet_inputs") - count)
+        rows.execute(
+            f"UPDATE graphs_node SET unmet_inputs = unmet_inputs - %s WHERE id IN ({rows.places(targets)})"
+            " AND state IN ('pending', 'skipped')",  # any other went on with an earlier end of the same source
+            [count, *targets],
+        )
+    if not consequence.skipped:
+        return
     skipped = list(Node.objects.select_related("graph").filter(pk__in=list(consequence.skipped), state=S.PENDING))
     for node in skipped:
         cause = ended[consequence.skipped[node.pk]][0]
@@ -346,7 +397,10 @@ def _tell_those_behind(ended: Mapping[int, tuple[str, NodeState]], *, project: P
 
 def close_graphs(project: Project, *, now: datetime) -> None:
     """Graphs whose nodes have all ended end themselves."""
-    for graph in Graph.objects.filter(project=project, state=GraphState.ACTIVE, open_nodes=0):
+    ended = rows.select(
+        Graph, "project_id = %s AND state = 'active' AND open_nodes = 0", [project.pk], without=("document",)
+    )
+    for graph in ended:
         states: defaultdict[str, int] = defaultdict(int)
         for state in Node.objects.filter(graph=graph).values_list("state", flat=True):
             states[state] += 1
@@ -362,10 +416,10 @@ def cancel_nodes(nodes: Sequence[Node], *, project: Project, reason: str, now: d
     """
     outcome = {"code": "cancelled", "message": reason or "cancelled"}
     landing: list[str] = []
+    idle = [node for node in nodes if node.state in (S.PENDING, S.REVISING)]
+    end_nodes(idle, S.CANCELLED, project=project, now=now, outcome=outcome)  # at once: else one would skip the next
     for node in nodes:
-        if node.state in (S.PENDING, S.REVISING):
-            end_nodes([node], S.CANCELLED, project=project, now=now, outcome=outcome)
-        elif node.state in (S.QUEUED, S.RUNNING):
+        if node.state in (S.QUEUED, S.RUNNING):
             attempts = Attempt.objects.select_related("job").filter(
                 job=node.job_id, state__in=[AttemptState.WAITING, AttemptState.STARTING, AttemptState.RUNNING]
             )

@@ -15,6 +15,7 @@ from integration.models import Candidate, Entry
 from integration.states import EntryState
 from workspaces import git
 from workspaces.errors import (
+    BranchUnknown,
     CandidateEmpty,
     CheckoutDirty,
     CheckoutLocked,
@@ -27,16 +28,11 @@ from workspaces.errors import (
     RefLocked,
     RefMoved,
 )
-from workspaces.flows import described, target_tip
+from workspaces.flows import described
 from workspaces.models import Checkout
 from workspaces.planning import offered_ref
 
-_PASSING = (
-    GitTimeout,
-    GitFailed,
-    GitMissing,
-    RefLocked,
-)  # says nothing about the work: the intent stays, and is tried again
+_PASSING = (GitTimeout, GitMissing, RefLocked)  # says nothing about the work: the intent stays, and is tried again
 _HELD = (CheckoutDirty, CheckoutLocked, CheckoutUnmerged)  # a person's files are in the way
 
 
@@ -102,8 +98,8 @@ def _unchanged(candidate: Candidate, repository: git.Repository) -> git.SealedCa
 def refresh(entry: Entry, project: Project, repository: git.Repository) -> None:
     """Put the claimed candidate on the tip of the target, or say why that cannot be."""
     candidate = entry.candidate
-    tip = target_tip(project, repository)
     try:
+        tip = repository.resolve_branch(entry.target_ref).tip
         if tip != candidate.base and not project.refresh:
             raise RefMoved(f"the target moved from {candidate.base} to {tip}", expected=candidate.base, actual=tip)
         replayed = git.replay(
@@ -113,7 +109,7 @@ def refresh(entry: Entry, project: Project, repository: git.Repository) -> None:
         _require_free(entry, repository, base=tip, offered=replayed.commit)
     except _PASSING:
         raise
-    except _HELD as error:
+    except (*_HELD, BranchUnknown, GitFailed) as error:
         services.record_held(project_id=project.pk, entry_id=entry.pk, hold=described(error))
     except RefMoved as error:
         services.record_ended(project_id=project.pk, entry_id=entry.pk, to=EntryState.STALE, receipt=described(error))
@@ -159,7 +155,7 @@ def land(entry: Entry, project: Project, repository: git.Repository) -> None:
         if not services.record_proof(project_id=project.pk, entry_id=entry.pk, proof=facts):
             return
         tip = _moved(entry, repository)
-    except _PASSING:
+    except (*_PASSING, GitFailed):  # it may be half done: only a redo of the very same landing cleans up
         raise
     except _HELD as error:
         services.record_held(project_id=project.pk, entry_id=entry.pk, hold=described(error))

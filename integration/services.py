@@ -21,6 +21,10 @@ from leases import steps as lease_steps
 
 HELD_RETRY = timedelta(seconds=3)  # how soon an entry that a person holds up is looked at again
 PUSH_RETRY = timedelta(seconds=30)
+_HELP = {
+    "branch_unknown": "Create the target branch again; the queue goes on by itself.",
+    "git_failed": "Read git's own words and mend the repository; the queue goes on by itself.",
+}
 
 
 @unit_of_work(scope=lock_project)
@@ -110,7 +114,9 @@ def record_held(*, project_id: int, entry_id: int, hold: dict[str, Any], now: da
             subject=entry.subject,
             code=hold["code"],
             message=hold["message"],
-            next_action="Commit, stash or revert the named files; the queue goes on by itself.",
+            next_action=_HELP.get(
+                hold["code"], "Commit, stash or revert the named files; the queue goes on by itself."
+            ),
             evidence=hold,
             now=now,
         )
@@ -140,7 +146,6 @@ def record_landed(*, project_id: int, entry_id: int, receipt: dict[str, Any], no
         entry.push_due = True
         entry.not_before = None
         entry.save(update_fields=["push_due", "not_before"])
-    resolve_attention(f"held:{entry.pk}", now=now)
     wake_scheduler()
 
 
@@ -154,6 +159,8 @@ def record_pushed(
     entry.not_before = now + PUSH_RETRY if again else None
     entry.save(update_fields=["push_due", "push_result", "not_before"])
     journal.record("entry.pushed", subject=entry.subject, project_id=project_id, owner=entry.owner, **result)
+    if result["outcome"] in ("pushed", "already_there"):
+        resolve_attention(f"push:{project_id}", now=now)
     if result["outcome"] == "rejected":
         raise_attention(
             key=f"push:{project_id}",

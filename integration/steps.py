@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from core.models import Project
+from core.steps import resolve_attention
 from core.transitions import move, require_transaction
 from integration.errors import ReceiptDiffers
 from integration.models import Candidate, Check, Entry
@@ -127,11 +128,13 @@ def progress_queue(project: Project, *, now: datetime, workspace_key: str, claim
             move(head, EntryState.REFRESHING, moves=ENTRY_MOVES, data={"owner": head.owner}, tries=head.tries + 1)
         return False
     if entry.state == EntryState.CHECKING:
-        _progress_checks(entry, now=now, workspace_key=workspace_key, claims=claims)
+        _progress_checks(entry, now=now, workspace_key=workspace_key, claims=claims, frozen=bool(project.frozen_reason))
     return entry.state == EntryState.REJECTED
 
 
-def _progress_checks(entry: Entry, *, now: datetime, workspace_key: str, claims: Sequence[ClaimSpec]) -> None:
+def _progress_checks(
+    entry: Entry, *, now: datetime, workspace_key: str, claims: Sequence[ClaimSpec], frozen: bool
+) -> None:
     required = [check["name"] for check in entry.required_checks]
     results = dict(Check.objects.filter(entry=entry, commit=entry.offered).values_list("name", "state"))
     verdict = judge_checks(required, results)
@@ -144,7 +147,7 @@ def _progress_checks(entry: Entry, *, now: datetime, workspace_key: str, claims:
             {"code": "check_failed", "message": f"check failed: {', '.join(verdict.failed)}", "checks": results},
             now=now,
         )
-    elif verdict.gate is Gate.PASSED and _holds_workspace(entry, workspace_key, now):
+    elif verdict.gate is Gate.PASSED and not frozen and _holds_workspace(entry, workspace_key, now):
         move(entry, EntryState.LANDING, moves=ENTRY_MOVES, data={"owner": entry.owner, "offered": entry.offered})
 
 
@@ -246,6 +249,7 @@ def finish(entry: Entry, to: EntryState, receipt: dict[str, Any], *, now: dateti
     move(entry, to, moves=ENTRY_MOVES, data={"owner": entry.owner, **_short(receipt)}, receipt=receipt, ended_at=now)
     release_workspace(entry, now=now)
     stop_checks(entry, now=now)
+    resolve_attention(f"held:{entry.pk}", now=now)
 
 
 def _short(receipt: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,6 +289,8 @@ def cancel_entry(entry: Entry, *, reason: str, now: datetime) -> bool:
     require_transaction()
     if entry.state in (EntryState.LANDING, EntryState.MOVED):
         return False
+    if entry.receipt:  # it has ended and waits to be settled, under the intent
+        return True
     finish(entry, EntryState.CANCELLED, {"code": "cancelled", "message": reason}, now=now)
     return True
 

@@ -5,8 +5,11 @@ A ``Supervisor`` lives for one tick. It keeps nothing that rows and job director
 
 from __future__ import annotations
 
+import logging
 import os
+import select
 import signal
+import time
 from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +26,10 @@ from jobs.process import control, identity, receipts, spawner
 from jobs.states import ATTEMPT_ON_HOST, AttemptState, Cause
 from workspaces.models import Checkout
 from workspaces.states import CheckoutState
+
+log = logging.getLogger("forge.jobs")
+
+ORDER_LIMIT_S = 5.0  # for the spawner to take one order
 
 _CAUSES = {
     "exited": Cause.EXITED,
@@ -66,17 +73,43 @@ class Supervisor:
             jobdir.mkdir(mode=0o700, parents=True, exist_ok=True)
             receipts.write_spec(jobdir, self._spec(attempt, checkout))
             orders[jobdir] = attempt
-        if not orders:
-            return refused
-        if self._spawner is None:
-            self._spawner = spawner.Spawner(self.home.root)
-        for jobdir in self._spawner.launch(orders):
-            self._note_started(orders[jobdir])
+        for jobdir in orders:
+            self._order(str(jobdir))
         return refused
 
-    def _note_started(self, attempt: Attempt) -> None:
-        if receipt := _believed(receipts.read_started, self._jobdir(attempt.pk)):
-            self._unrecorded[attempt.pk] = _identity(receipt)
+    def _order(self, jobdir: str) -> None:
+        """Hand one job directory over without waiting for its start. Raises: SpawnerUnavailable."""
+        if self._spawner is None:
+            self._spawner = spawner.Spawner(self.home.root)
+        give_up_at = time.monotonic() + ORDER_LIMIT_S
+        while True:
+            try:
+                return self._spawner.order(jobdir)
+            except BlockingIOError:  # the kernel queues some ten orders; the shims are taking them
+                if time.monotonic() > give_up_at:
+                    raise spawner.SpawnerUnavailable(home=str(self.home.root)) from None
+                room = select.poll()
+                room.register(self._spawner.socket, select.POLLOUT)
+                room.poll(ORDER_LIMIT_S * 1000)
+
+    def hear_answers(self) -> None:
+        """Take note of starts that the shims report. A lost report costs a look at the next full pass."""
+        if self._spawner is None:
+            return
+        for jobdir, launched in self._spawner.answers():
+            attempt = self._live.get(int(Path(jobdir).name))
+            if attempt is None:
+                continue
+            if launched.outcome is spawner.Outcome.STARTED:
+                if receipt := _believed(receipts.read_started, self._jobdir(attempt.pk)):
+                    self._unrecorded[attempt.pk] = _identity(receipt)
+            else:  # what holds now is found by the next full pass
+                log.warning("%s was not started: %s %s", attempt, launched.outcome, launched.detail)
+
+    @property
+    def answers_fd(self) -> int | None:
+        """Readable when a shim has reported."""
+        return self._spawner.socket.fileno() if self._spawner else None
 
     def _spec(self, attempt: Attempt, checkout: Checkout | None) -> receipts.Spec:
         job, fence = attempt.job, steps.fence_of(attempt)
@@ -146,7 +179,7 @@ class Supervisor:
         jobdir = self._jobdir(attempt.pk)
         try:
             if receipt := receipts.read_exit(jobdir):
-                return _ended(attempt, receipt, _believed(receipts.read_started, jobdir))
+                return self._ended(attempt, receipt)
             started = receipts.read_started(jobdir)
         except receipts.MalformedReceipt as error:
             return Ended(attempt.pk, Cause.CONTROLLER_LOST, evidence={"message": str(error), "code": error.code})
@@ -155,10 +188,16 @@ class Supervisor:
                 self._unrecorded[attempt.pk] = _identity(started)
             return None
         if receipt := _believed(receipts.read_exit, jobdir):  # it is written before the lock is let go
-            return _ended(attempt, receipt, started)
+            return self._ended(attempt, receipt)
         if started is None:
             return None
         return self._end_without_shim(attempt, started)
+
+    def _ended(self, attempt: Attempt, receipt: receipts.Exit) -> Ended:
+        seen = self._unrecorded.get(attempt.pk, {})
+        if not seen and attempt.pid is None and (started := _believed(receipts.read_started, self._jobdir(attempt.pk))):
+            seen = _identity(started)
+        return _ended(attempt, receipt, seen)
 
     def _end_without_shim(self, attempt: Attempt, started: receipts.Started) -> Ended:
         """Its supervisor is gone and left no receipt: nothing of its tree may go on unsupervised, and its outcome is not known."""
@@ -204,7 +243,7 @@ class Supervisor:
                 )
             else:
                 self._live.pop(attempt.pk, None)
-                ended.append((attempt.project_id, _ended(attempt, receipt, None)))
+                ended.append((attempt.project_id, _ended(attempt, receipt, {})))
         return ended
 
     # --- what the caller still has to record --------------------------------------------------------------------------
@@ -248,7 +287,7 @@ def _identity(started: receipts.Started) -> dict[str, Any]:
     }
 
 
-def _ended(attempt: Attempt, receipt: receipts.Exit, started: receipts.Started | None) -> Ended:
+def _ended(attempt: Attempt, receipt: receipts.Exit, seen: dict[str, Any]) -> Ended:
     """Believe a receipt only when it is this attempt's, under this attempt's fence."""
     fence = steps.fence_of(attempt)
     if (receipt.job, receipt.attempt, receipt.fence) != (attempt.job_id, attempt.pk, (fence.grant_id, fence.token)):
@@ -281,6 +320,6 @@ def _ended(attempt: Attempt, receipt: receipts.Exit, started: receipts.Started |
         exit_code=code,
         survivors=survivors,
         evidence=evidence,
-        identity=_identity(started) if started else {},
+        identity=seen,
         at=datetime.fromtimestamp(receipt.ended_at, UTC),
     )

@@ -66,6 +66,8 @@ def judge(ended: Ended, *, stop_reason: str, retry_class: RetryClass, attempts_m
             J.ORPHANED if retry_class is RetryClass.REQUIRES_RECONCILIATION else J.HUMAN_ATTENTION_REQUIRED,
             cause,
         )
+    if cause is Cause.NOT_PREPARED and may_repeat:  # nothing has run
+        return Verdict(attempt, J.QUEUED, cause)
     if retry_class is RetryClass.IDEMPOTENT and may_repeat and cause is not Cause.LAUNCH_ERROR:
         return Verdict(attempt, J.QUEUED, cause)
     return Verdict(attempt, J.FAILED, cause)

@@ -11,13 +11,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import F
 
+from core import rows
 from core import steps as core_steps
+from core.models import Project
 from core.transitions import move_all, move_each, require_transaction
 from jobs.models import Attempt, Job
 from jobs.planning import Ended, Verdict, judge
-from jobs.states import ATTEMPT_MOVES, JOB_MOVES, AttemptState, Cause, JobState, RetryClass
+from jobs.states import ATTEMPT_MOVES, ATTEMPT_ON_HOST, JOB_MOVES, AttemptState, Cause, JobState, RetryClass
 from leases import steps as lease_steps
 from leases.fences import Fence
 from leases.models import Request
@@ -73,7 +74,7 @@ def admit(orders: Sequence[JobOrder], *, host_id: int, now: datetime) -> list[Jo
         )
         for order in orders
     ]
-    Job.objects.bulk_create(jobs)
+    rows.insert(jobs)
     _add_attempts([(job, order.claims) for job, order in zip(jobs, orders, strict=True)], host_id=host_id, now=now)
     return jobs
 
@@ -109,7 +110,7 @@ def _add_attempts(jobs: Sequence[tuple[Job, Sequence[ClaimSpec]]], *, host_id: i
         )
         for job, _ in jobs
     ]
-    Attempt.objects.bulk_create(attempts)
+    rows.insert(attempts)
     lease_steps.file_requests(
         [
             lease_steps.Bundle(job.project_id, attempt.subject, job.priority, tuple(claims))
@@ -117,6 +118,16 @@ def _add_attempts(jobs: Sequence[tuple[Job, Sequence[ClaimSpec]]], *, host_id: i
         ],
         now=now,
     )
+
+
+def attempts_with_jobs(ids: Collection[int]) -> dict[int, Attempt]:
+    """Attempts with job and project loaded, as they are now."""
+    attempts = rows.by_id(Attempt, ids)
+    jobs = rows.by_id(Job, {attempt.job_id for attempt in attempts.values()})
+    projects = rows.by_id(Project, {attempt.project_id for attempt in attempts.values()})
+    for attempt in attempts.values():
+        attempt.job, attempt.project = jobs[attempt.job_id], projects[attempt.project_id]
+    return attempts
 
 
 def claims_of(job: Job) -> tuple[ClaimSpec, ...]:
@@ -150,10 +161,9 @@ def end_attempts(observed: Sequence[Ended], *, host_id: int, now: datetime) -> l
     """
     require_transaction()
     attempts = {
-        attempt.pk: attempt
-        for attempt in Attempt.objects.select_related("job").filter(
-            pk__in=[ended.attempt_id for ended in observed], state__in=["starting", "running", "stopping"]
-        )
+        pk: attempt
+        for pk, attempt in attempts_with_jobs([ended.attempt_id for ended in observed]).items()
+        if attempt.state in ATTEMPT_ON_HOST
     }
     by_state: defaultdict[AttemptState, list[tuple[Attempt, dict[str, Any]]]] = defaultdict(list)
     jobs_by_state: defaultdict[JobState, list[Job]] = defaultdict(list)
@@ -209,9 +219,7 @@ def _end_fields(attempt: Attempt, ended: Ended, verdict: Verdict, now: datetime)
 
 
 def _try_again(jobs: list[Job], *, host_id: int, now: datetime) -> None:
-    move_all(jobs, JobState.QUEUED, moves=JOB_MOVES, attempts_made=F("attempts_made") + 1)
-    for job in jobs:
-        job.refresh_from_db(fields=["attempts_made"])
+    move_each([(job, {"attempts_made": job.attempts_made + 1}) for job in jobs], JobState.QUEUED, moves=JOB_MOVES)
     _add_attempts([(job, claims_of(job)) for job in jobs], host_id=host_id, now=now)
 
 
@@ -237,7 +245,7 @@ def start_granted(granted: Sequence[lease_steps.Granted], *, now: datetime, boot
     require_transaction()
     grants = {grant.request_id: grant for grant in granted if grant.holder.startswith("attempt:")}
     by_attempt = {int(grant.holder.partition(":")[2]): grant for grant in grants.values()}
-    attempts = list(Attempt.objects.select_related("job").filter(pk__in=by_attempt))
+    attempts = list(attempts_with_jobs(by_attempt).values())
     changed, data = [], {}
     for attempt in attempts:
         grant, job = by_attempt[attempt.pk], attempt.job
@@ -270,7 +278,7 @@ def mark_started(started: Sequence[tuple[Attempt, Mapping[str, Any]]]) -> list[i
     Returns: ids of the jobs concerned; attempts that have gone on meanwhile are left alone
     """
     require_transaction()
-    fresh = Attempt.objects.select_related("job").in_bulk([attempt.pk for attempt, _ in started])
+    fresh = attempts_with_jobs([attempt.pk for attempt, _ in started])
     moving = [
         (fresh[attempt.pk], dict(identity))
         for attempt, identity in started

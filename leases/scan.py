@@ -44,7 +44,11 @@ class Scan:
         self.fresh = self._take(fresh)
         self.lines: dict[LineKey, sql.LineRow] = {}  # all that are known
         self.open_lines: dict[LineKey, OpenLine] = {}  # those whose requests take part, however far behind
-        self.reserving = line_key(sql.line(broker.reserving_id)) if broker.reserving_id else None
+        self.reserving: LineKey | None = None
+        if broker.reserving_id:
+            row = sql.line(broker.reserving_id)
+            self.reserving = line_key(row)
+            self.lines[self.reserving] = row
         self._capacity: dict[int, int] = {}
         self._used: dict[int, dict[int, int]] = {}
         self._met: dict[int, list[Standing]] = defaultdict(list)

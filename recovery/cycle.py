@@ -92,11 +92,24 @@ class Tick:
 
     def _wait(self) -> set[bytes]:
         """The next messages, empty after LINGER_S. Starts are recorded meanwhile when nothing else comes soon."""
+        give_up_at = time.monotonic() + LINGER_S
+        while (left_s := give_up_at - time.monotonic()) > 0:
+            self.supervisor.hear_answers()
+            waits_to_record = self.supervisor.has_unrecorded
+            if self._poll(min(left_s, RECORD_AFTER_S) if waits_to_record else left_s):
+                if messages := self.socket.drain():
+                    return messages
+            elif waits_to_record:
+                self.record_starts()
+        return set()
+
+    def _poll(self, limit_s: float) -> bool:
+        """Whether a message or a shim's report came in time."""
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
-        if self.supervisor.has_unrecorded and not poll.poll(RECORD_AFTER_S * 1000):
-            self.record_starts()
-        return self.socket.drain() if poll.poll(LINGER_S * 1000) else set()
+        if (fd := self.supervisor.answers_fd) is not None:
+            poll.register(fd, select.POLLIN)
+        return bool(poll.poll(limit_s * 1000))
 
     def record_starts(self) -> None:
         """Starts that nothing else has carried along yet."""
@@ -105,31 +118,37 @@ class Tick:
     def turn(self, messages: set[bytes]) -> bool:
         """One round: look, advance, grant, start. Returns whether anything happened."""
         everything = wake.TICK in messages
+        self.supervisor.hear_answers()
         ended = self.supervisor.look_at_all() if everything else self.supervisor.look_at(_exits(messages))
         news = selectors.projects_to_advance(self.host.pk) if everything else set()
         worked = bool(ended or news)
+        touches_git = everything
         may_grant = worked or (everything and selectors.broker_has_work())
         while ended or news or may_grant:
             if ended or news:
-                self._advance(ended, news)
+                touches_git = self._advance(ended, news) or touches_git
             granted = grant_and_start()
+            touches_git = touches_git or any(attempt.job.own_checkout for attempt in granted.attempts)
             ended = self.supervisor.launch(granted.attempts)
             news, may_grant = set(granted.other_projects), False
             worked = worked or bool(granted.attempts or news)
-        if worked or everything:
+        if touches_git:
             self._call_for_effects()
         return worked
 
-    def _advance(self, ended: list[tuple[int, Ended]], news: set[int]) -> None:
-        """One transaction for each project concerned, ascending."""
+    def _advance(self, ended: list[tuple[int, Ended]], news: set[int]) -> bool:
+        """One transaction for each project concerned, ascending. Returns whether any of them has a repository."""
         ends: defaultdict[int, list[Ended]] = defaultdict(list)
         for project_id, end in ended:
             ends[project_id].append(end)
         starts: defaultdict[int, list[StartedJob]] = defaultdict(list)
         for attempt, seen in self.supervisor.take_started():
             starts[attempt.project_id].append(StartedJob(attempt, seen))
+        touches_git = False
         for project_id in sorted({*ends, *starts, *news}):
-            advance(project_id=project_id, started=starts[project_id], ended=ends[project_id])
+            advanced = advance(project_id=project_id, started=starts[project_id], ended=ends[project_id])
+            touches_git = touches_git or advanced.has_repository
+        return touches_git
 
     def _call_for_effects(self) -> None:
         """Git is for other workers: tell the cluster which repositories have something to do."""

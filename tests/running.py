@@ -19,7 +19,7 @@ from graphs.flows import submit
 from graphs.models import Graph, Node
 from graphs.states import GraphState
 from jobs.process import spawner
-from recovery import effects, selectors
+from recovery import flows, selectors
 from recovery.cycle import Tick
 from recovery.hosts import name_this_host, register_host
 from tests.workspaces.repos import git, make
@@ -78,7 +78,7 @@ class Forge:
         """One turn of the tick and all effects that are due. Returns whether anything happened."""
         worked = self.tick.turn({wake.TICK})
         for repository in sorted(selectors.repositories_with_due_effects(self.host.pk)):
-            effects.run(repository)
+            flows.run_effects(repository)
             worked = True
         return worked
 

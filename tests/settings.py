@@ -4,7 +4,8 @@ import os
 import tempfile
 from pathlib import Path
 
-_root = os.environ.setdefault("FORGE_TEST_ROOT", tempfile.mkdtemp(prefix="forge-test-"))
+_root = os.environ.get("FORGE_TEST_ROOT") or tempfile.mkdtemp(prefix="forge-test-")
+os.environ["FORGE_TEST_ROOT"] = _root
 os.environ.setdefault("FORGE_SECRET_KEY", "tests")
 os.environ["FORGE_HOME"] = str(Path(_root) / "home")
 

@@ -151,7 +151,7 @@ def _git_commands(tree: ast.AST) -> Iterator[int]:
                 yield first.lineno
 
 
-@pytest.mark.parametrize("program", ["spawner", "shim"])
+@pytest.mark.parametrize("program", ["shim"])
 def test_what_outlives_forge_needs_only_the_standard_library(program: str) -> None:
     path = ROOT / "jobs" / "process" / f"{program}.py"
 

@@ -79,6 +79,12 @@ class BranchNameInvalid(GitError):
     code, http_status = "branch_name_invalid", 422
 
 
+class RemoteUnknown(GitError):
+    """The repository has no such remote. Add it with git remote add, or name another one."""
+
+    code, http_status = "remote_unknown", 404
+
+
 class RefMoved(GitError):
     """The reference is not where it was expected, so nothing was changed. Read it again and decide anew."""
 

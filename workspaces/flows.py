@@ -9,7 +9,7 @@ from django.conf import settings
 from core.errors import ForgeError
 from core.models import Project
 from workspaces import git, services
-from workspaces.errors import BranchUnknown, GitError, PathMissing
+from workspaces.errors import BranchUnknown, GitError, PathMissing, RemoteUnknown
 from workspaces.models import Checkout
 from workspaces.planning import candidate_ref
 from workspaces.states import CheckoutState
@@ -30,9 +30,7 @@ def find_place(path: Path, *, target: str, plain: bool) -> services.Place:
     plain:  a directory without git, for programs in a shared workspace
     Raises: PathMissing, NotARepository, RepositoryEmpty, BranchUnknown, BranchNameInvalid
     """
-    workspace = path.expanduser().resolve()
-    if not workspace.is_dir():
-        raise PathMissing(f"{workspace} is no directory on this host", path=str(workspace))
+    workspace = _directory(path)
     if plain:
         return services.Place(workspace=str(workspace))
     repository = git.Repository.open(workspace, git.Git(timeout_s=settings.FORGE_GIT_TIMEOUT_S))
@@ -42,6 +40,24 @@ def find_place(path: Path, *, target: str, plain: bool) -> services.Place:
         git_dir=str(repository.common_dir),
         target_ref=branch.ref,
     )
+
+
+def require_remote(path: Path, remote: str) -> None:
+    """Raises: RemoteUnknown when ``remote`` is neither configured in the repository at ``path`` nor a URL."""
+    repository = git.Repository.open(_directory(path), git.Git(timeout_s=settings.FORGE_GIT_TIMEOUT_S))
+    if not git.knows_remote(repository, remote):
+        raise RemoteUnknown(f"{repository.common_dir} has no remote {remote!r}", remote=remote)
+
+
+def _directory(path: Path) -> Path:
+    """Raises: PathMissing."""
+    try:
+        found = path.expanduser().resolve()
+        if found.is_dir():
+            return found
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, no such user, no right to look
+        raise PathMissing(f"{path} is no directory on this host: {error}", path=str(path)) from error
+    raise PathMissing(f"{found} is no directory on this host", path=str(found))
 
 
 def _checked_out_branch(repository: git.Repository) -> str:

@@ -129,9 +129,6 @@ class _Linker:
         if pair in self.edges:
             self.report.add("duplicate_edge", place, f"the edge {_arrow(pair)} is written twice", "keep one of them")
             return
-        if pair[0] == pair[1]:
-            self.report.add("cycle", place, f"{_arrow(pair)}: a node cannot wait for itself")
-            return
         self.edges[pair] = kind
         self.written_at[pair] = place
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from itertools import product
 
 import pytest
@@ -23,7 +24,7 @@ from tests.factories import GraphFactory, NodeFactory
 from workspaces.models import Checkout
 from workspaces.states import CHECKOUT_MOVES, CheckoutState
 
-TABLES: list[tuple[type[Stateful], type, Moves]] = [
+TABLES: list[tuple[type[Stateful], type[StrEnum], Moves]] = [
     (Graph, GraphState, GRAPH_MOVES),
     (Node, NodeState, NODE_MOVES),
     (Candidate, CandidateState, CANDIDATE_MOVES),

@@ -203,6 +203,12 @@ def the_node(**fields: Any) -> Node:
     return parse(gated(node("a", **fields), artifacts=[history("x"), history("y")])).nodes[0]
 
 
+def test_the_environment_of_a_node_wins_over_the_default_name_by_name() -> None:
+    document = parse(gated(node("a", env={"A": "node"}), defaults={"env": {"A": "default", "B": "default"}}))
+
+    assert dict(document.nodes[0].env) == {"A": "node", "B": "default"}
+
+
 @pytest.mark.req("GC-05")
 @pytest.mark.parametrize(
     ("fields", "primary"),

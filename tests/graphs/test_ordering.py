@@ -168,6 +168,13 @@ def test_a_failure_skips_only_what_depends_on_success_and_names_the_failed_node(
     assert dict(found.skipped) == {"b": "a", "c": "a"}
 
 
+def test_of_several_causes_the_smallest_is_named() -> None:
+    edges = edges_of("b>c", "a>c")
+
+    for rows in (edges, edges[::-1]):
+        assert dict(readiness({"b": F, "a": F, "c": P}, rows).skipped) == {"c": "a"}
+
+
 def test_a_handler_that_is_not_needed_is_skipped_with_its_reason() -> None:
     found = readiness({"a": A, "h": P, "i": P}, edges_of("a!h", "h>i"))
 

@@ -9,21 +9,12 @@ import os
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from django.db import transaction
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    multiple,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from core.errors import StaleFence
 from leases import planning, selectors
@@ -31,12 +22,14 @@ from leases.fences import Fence, HeldGrant
 from leases.models import Broker, Lease, Line, Request, Resource
 from leases.planning import ClaimSpec, Units
 from leases.states import BLOCKING, Access, LeaseState, RequestState, ResourceClass, WorkMode
+from leases.steps import Bundle
 from tests.leases import builders
 from tests.leases.builders import NOON
 from tests.leases.expected import go_together
 
 EXAMPLES = int(os.environ.get("FORGE_BROKER_EXAMPLES", "200"))
 STEPS = int(os.environ.get("FORGE_BROKER_STEPS", "30"))
+PHASES = [phase for phase in Phase if os.environ.get("FORGE_BROKER_SHRINK", "1") == "1" or phase is not Phase.shrink]
 
 KEYS = ("a", "a/b", "a/b/c", "a/d", "e")
 POOLS = ("slots", "seats", "limit")
@@ -45,12 +38,13 @@ compared = st.builds(
     ClaimSpec,
     st.sampled_from([ResourceClass.LOGICAL, ResourceClass.LOGICAL, ResourceClass.INTEGRATION]),
     st.sampled_from(KEYS),
-    st.sampled_from([Access.INTENTION_READ, Access.READ, Access.WRITE, Access.WRITE, Access.EXCLUSIVE]),
+    st.sampled_from([Access.WRITE, Access.READ, Access.INTENTION_READ, Access.WRITE, Access.EXCLUSIVE]),
     st.sampled_from([WorkMode.COOPERATIVE, WorkMode.COMPETITIVE]),
     st.sampled_from([None, None, 1, 2]),
     st.booleans(),
 )
 counted = st.builds(builders.units, st.sampled_from(POOLS), st.sampled_from([1, 1, 1, 2, 3]))
+any_number = st.integers(0, 99)
 bundles = st.lists(
     st.one_of(compared, compared, counted), min_size=1, max_size=4, unique_by=lambda c: (c.resource_class, c.key)
 )
@@ -108,9 +102,7 @@ class World:
 class BrokerMachine(RuleBasedStateMachine):
     """One example: a transaction that is undone at its end."""
 
-    filed = Bundle("filed")
-
-    @initialize(slots=st.integers(0, 4), seats=st.integers(0, 3))
+    @initialize(slots=st.integers(1, 4), seats=st.integers(1, 3))
     def begin(self, slots: int, seats: int) -> None:
         self.atomic = transaction.atomic()  # noqa: TID251 (undone, never committed)
         setattr(self.atomic, "_from_testcase", True)  # noqa: B010 (units of work may nest in it)
@@ -120,7 +112,6 @@ class BrokerMachine(RuleBasedStateMachine):
         self.projects = [builders.project() for _ in range(3)]
         self.last_token = 0
         self.counters: dict[int, int] = {}
-        self.pass_is_due = True
         for pool, count in (("slots", slots), ("seats", seats), ("limit", 2)):
             self.set_pool(pool, count)
 
@@ -134,17 +125,25 @@ class BrokerMachine(RuleBasedStateMachine):
     def set_pool(self, pool: str, count: int) -> None:
         builders.capacity(key=pool, count=count)
         self.world.pools[pool] = count
-        self.pass_is_due = True
+
+    def pick(self, n: int, state: str) -> Asked | None:
+        """Rules draw a number and act on what there is, so that few of them act on nothing."""
+        found = [asked for asked in self.world.asked.values() if asked.state == state]
+        return found[n % len(found)] if found else None
+
+    def changed(self, look: bool) -> None:
+        """Something happened that may free somebody; half of the times a pass follows at once."""
+        if look:
+            self.one_pass()
 
     @rule(
-        target=filed, asks=st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 2), bundles), min_size=1, max_size=3)
+        asks=st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 2), bundles), min_size=1, max_size=4),
+        look=st.booleans(),
     )
-    def file(self, asks: list[tuple[int, int, list[ClaimSpec]]]) -> Any:
-        from leases.steps import Bundle as Filed
-
+    def file(self, asks: list[tuple[int, int, list[ClaimSpec]]], look: bool) -> None:
         self.now += timedelta(seconds=20)
         filing = [
-            Filed(self.projects[n].pk, f"attempt:{len(self.world.asked) + i + 1}", priority, tuple(claims))
+            Bundle(self.projects[n].pk, f"attempt:{len(self.world.asked) + i + 1}", priority, tuple(claims))
             for i, (n, priority, claims) in enumerate(asks)
         ]
         ids = builders.file_bundles(bundles=filing, now=self.now)
@@ -152,10 +151,8 @@ class BrokerMachine(RuleBasedStateMachine):
             age = self.now.timestamp() - 60 * bundle.priority
             demand = {c.key: c.units for c in bundle.claims if c.units}
             self.world.asked[pk] = Asked(pk, bundle.project_id, bundle.holder, bundle.claims, (age, pk), demand=demand)
-        self.pass_is_due = True
-        return multiple(*ids)
+        self.changed(look)
 
-    @rule()
     def one_pass(self) -> None:
         expected = self._plan_over_everything()
         before = self.world.eligible()
@@ -176,84 +173,79 @@ class BrokerMachine(RuleBasedStateMachine):
         self._nothing_is_left_to_grant()
         self._reasons_are_true()
         assert selectors.lost_wakes() == []
-        self.pass_is_due = False
         assert not selectors.has_work()
         assert builders.one_pass(now=self.now) == []
 
-    @rule(pk=filed)
-    def end(self, pk: int) -> None:
-        asked = self.world.asked[pk]
-        if asked.state == "granted":
+    @rule(n=any_number, look=st.booleans())
+    def end(self, n: int, look: bool) -> None:
+        if asked := self.pick(n, "granted"):
             to = LeaseState.REVOKED if asked.leases == LeaseState.ORPHANED else LeaseState.RELEASED
-            builders.end(grants=[Fence(int(asked.holder.split(":")[1]), pk, asked.token)], now=self.now, to=to)
+            builders.end(grants=[Fence(int(asked.holder.split(":")[1]), asked.pk, asked.token)], now=self.now, to=to)
             asked.state, asked.leases = "ended", to
-            self.pass_is_due = True
+            self.changed(look)
 
-    @rule(pk=filed, wrong=st.sampled_from(["holder", "token", "request"]))
-    def end_by_another(self, pk: int, wrong: str) -> None:
-        asked = self.world.asked[pk]
-        holder = "attempt:0" if wrong == "holder" else asked.holder
-        token = asked.token + 1 if wrong == "token" else asked.token
-        grant = pk + 100_000 if wrong == "request" else pk
-        with pytest.raises(StaleFence):
-            builders.end(grants=[HeldGrant(holder, grant, token)], now=self.now)
+    @rule(n=any_number, state=st.sampled_from(["granted", "waiting", "ended"]), wrong=st.integers(0, 2))
+    def end_by_another(self, n: int, state: str, wrong: int) -> None:
+        if asked := self.pick(n, state):
+            holder = "attempt:0" if wrong == 0 else asked.holder
+            token = asked.token + 1 if wrong == 1 else asked.token
+            grant = asked.pk + 100_000 if wrong == 2 else asked.pk
+            with pytest.raises(StaleFence):
+                builders.end(grants=[HeldGrant(holder, grant, token)], now=self.now)
 
-    @rule(pk=filed)
-    def withdraw(self, pk: int) -> None:
-        asked = self.world.asked[pk]
-        withdrawn = builders.withdraw(requests=[Request(pk=pk)], now=self.now)
-        assert withdrawn == ([pk] if asked.state == "waiting" else [])
-        if withdrawn:
+    @rule(n=any_number, look=st.booleans())
+    def withdraw(self, n: int, look: bool) -> None:
+        if asked := self.pick(n, "waiting"):
+            assert builders.withdraw(requests=[Request(pk=asked.pk)], now=self.now) == [asked.pk]
             asked.state = "withdrawn"
-            self.pass_is_due = True
+            self.changed(look)
 
-    @rule(pk=filed)
-    def suspend(self, pk: int) -> None:
-        asked = self.world.asked[pk]
-        changed = builders.suspend(requests=[Request(pk=pk)])
-        assert changed == ([pk] if asked.state == "waiting" and not asked.suspended else [])
-        if changed:
-            asked.suspended = self.pass_is_due = True
+    @rule(n=any_number)
+    def withdraw_too_late(self, n: int) -> None:
+        if asked := self.pick(n, "granted"):
+            assert builders.withdraw(requests=[Request(pk=asked.pk)], now=self.now) == []
 
-    @rule(pk=filed)
-    def resume(self, pk: int) -> None:
-        asked = self.world.asked[pk]
-        if builders.resume(requests=[Request(pk=pk)]):
-            asked.suspended, self.pass_is_due = False, True
+    @rule(n=any_number, look=st.booleans())
+    def suspend_or_resume(self, n: int, look: bool) -> None:
+        if asked := self.pick(n, "waiting"):
+            act = builders.resume if asked.suspended else builders.suspend
+            assert act(requests=[Request(pk=asked.pk)]) == [asked.pk]
+            assert act(requests=[Request(pk=asked.pk)]) == []
+            asked.suspended = not asked.suspended
+            self.changed(look)
 
-    @rule(pool=st.sampled_from(POOLS), count=st.integers(0, 4))
-    def change_capacity(self, pool: str, count: int) -> None:
+    @rule(pool=st.sampled_from(POOLS), count=st.integers(0, 4), look=st.booleans())
+    def change_capacity(self, pool: str, count: int, look: bool) -> None:
         self.set_pool(pool, count)
+        self.changed(look)
 
-    @rule(pk=filed, to=st.sampled_from([LeaseState.EXPIRED, LeaseState.RECOVERY_PENDING, LeaseState.ORPHANED]))
-    def go_silent(self, pk: int, to: LeaseState) -> None:
+    @rule(n=any_number)
+    def go_silent(self, n: int) -> None:
         """Time passes, the owner is silent, somebody classifies: whatever is found, the leases block."""
-        asked = self.world.asked[pk]
-        arrows = {
-            LeaseState.EXPIRED: LeaseState.ACTIVE,
-            LeaseState.RECOVERY_PENDING: LeaseState.EXPIRED,
-            LeaseState.ORPHANED: LeaseState.RECOVERY_PENDING,
-        }
-        if asked.state != "granted" or asked.leases != arrows[to]:
+        asked = self.pick(n, "granted")
+        if asked is None:
             return
-        if to is LeaseState.EXPIRED:
+        if asked.leases == LeaseState.ACTIVE:
             self.now += timedelta(minutes=1)
             for due in builders.expire(now=self.now):
-                self.world.asked[due].leases = to
-        else:
-            builders.classify(grant=HeldGrant(asked.holder, pk, asked.token), to=to, now=self.now)
+                self.world.asked[due].leases = LeaseState.EXPIRED
+        elif asked.leases != LeaseState.ORPHANED:
+            to = LeaseState.RECOVERY_PENDING if asked.leases == LeaseState.EXPIRED else LeaseState.ORPHANED
+            builders.classify(grant=HeldGrant(asked.holder, asked.pk, asked.token), to=to, now=self.now)
             asked.leases = to
+        self.one_pass()
 
-    @rule(pk=filed, data=st.data())
-    def hand_over(self, pk: int, data: st.DataObject) -> None:
-        asked = self.world.asked[pk]
-        kept = [claim for claim in asked.claims if not claim.is_capacity]
-        if asked.state != "granted" or asked.leases == LeaseState.ORPHANED or not kept:
+    @rule(n=any_number, mask=st.integers(1, 15), look=st.booleans())
+    def hand_over(self, n: int, mask: int, look: bool) -> None:
+        asked = self.pick(n, "granted")
+        if asked is None or asked.leases == LeaseState.ORPHANED:
             return
-        some = tuple(data.draw(st.lists(st.sampled_from(kept), min_size=1, unique=True)))
+        some = tuple(c for i, c in enumerate(asked.claims) if mask & 1 << i and not c.is_capacity)
+        if not some:
+            return
         holder = f"attempt:{len(self.world.asked) + 1}"
         heir = builders.hand_over(
-            grant=HeldGrant(asked.holder, pk, asked.token), holder=holder, claims=some, now=self.now
+            grant=HeldGrant(asked.holder, asked.pk, asked.token), holder=holder, claims=some, now=self.now
         )
         asked.state, asked.leases = "ended", LeaseState.RELEASED
         assert heir.token > self.last_token
@@ -261,7 +253,7 @@ class BrokerMachine(RuleBasedStateMachine):
         entry = Asked(heir.grant_id, asked.project, holder, some, asked.order, "granted", token=heir.token)
         entry.leases = LeaseState.ACTIVE
         self.world.asked[heir.grant_id] = entry
-        self.pass_is_due = True
+        self.changed(look)
 
     # --- what must hold
 
@@ -352,6 +344,7 @@ def test_the_broker_agrees_with_a_model_that_looks_at_everything() -> None:
             stateful_step_count=STEPS,
             suppress_health_check=list(HealthCheck),
             deadline=None,
+            phases=PHASES,
         ),
     )
 

@@ -8,7 +8,7 @@ from workspaces.git.candidates import outside_scope, seal
 from workspaces.git.checkouts import add_checkout, find_checkout, list_checkouts, move_checkout, remove_checkout
 from workspaces.git.inventory import inventory
 from workspaces.git.landing import land, landing_proof, landing_verdict, turn_back, verdict_after_crash
-from workspaces.git.remotes import push
+from workspaces.git.remotes import knows_remote, push
 from workspaces.git.replay import replay
 from workspaces.git.repository import Repository
 from workspaces.git.runner import Git
@@ -63,6 +63,7 @@ __all__ = [
     "dirty_paths",
     "find_checkout",
     "inventory",
+    "knows_remote",
     "land",
     "landing_proof",
     "landing_verdict",

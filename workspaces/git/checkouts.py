@@ -97,7 +97,8 @@ def find_checkout(repo: Repository, path: Path) -> Checkout:
 def remove_checkout(repo: Repository, path: Path, *, branch: str | None, discard_untracked: bool = False) -> Removal:
     """Remove the checkout if nothing in it could be lost. Its branch stays. Ignored files go with it.
 
-    discard_untracked: untracked files are by-products and go as well; a change of a tracked one still keeps everything
+    discard_untracked: untracked files are by-products and go as well; a change of a tracked one still keeps everything, and so
+                       does a repository of its own inside
 
     Returns: removed (also when it was gone before), or why it is kept and which paths are the reason
     """
@@ -215,7 +216,7 @@ def _reason_to_keep(
     clear_own_locks(worktree)
     if record.is_complete:
         reveal_hidden(repo, worktree)
-        changed = (entry for entry in status(repo, worktree) if not (discard_untracked and entry.kind == "untracked"))
+        changed = (entry for entry in status(repo, worktree) if not (discard_untracked and entry.is_by_product))
         if dirty := tuple(entry.path for entry in changed):
             return Removal(False, f"{shown(dirty[0])} is not committed", dirty)
     if inner := tuple(entry for entry in _submodules(repo, worktree) if os.path.lexists(path / entry / ".git")):

@@ -57,6 +57,11 @@ def push(
     return PushResult(PushOutcome.REJECTED, tip, f"{pushed.line}\n{pushed.error}".strip())
 
 
+def knows_remote(repo: Repository, remote: str) -> bool:
+    """Whether ``remote`` is configured, or is itself a URL or path. Nothing is asked over the network."""
+    return _url(repo, remote) != remote or "/" in remote or ":" in remote
+
+
 def _url(repo: Repository, remote: str) -> str:
     """The push URL itself, so that ``remote.<name>.receivepack`` and the like do not apply."""
     found = repo.run("config", "-z", "--get", f"remote.{remote}.pushurl", ok=(0, 1)).records

@@ -36,6 +36,11 @@ class Entry:
         """git lists files, but stops before a directory that is a repository of its own and names it with a slash."""
         return self.index == "?" and self.path.endswith("/")
 
+    @property
+    def is_by_product(self) -> bool:
+        """An untracked file. An untracked repository may hold commits that are nowhere else."""
+        return self.kind == "untracked" and not self.is_embedded_repository
+
 
 def status(repo: Repository, worktree: Worktree, *, only: str | None = None) -> list[Entry]:
     """What is uncommitted, without ignored files. ``only``: one file or directory.

@@ -32,7 +32,6 @@ def orphan(lab: Lab, script: str, *, how: str = "setsid", **changes: object) -> 
     return attempt, escapee, started
 
 
-@pytest.mark.req("PS-06", "PS-12")
 def test_when_the_shim_is_killed_the_leader_dies_and_the_escapee_is_found_and_ended(lab: Lab) -> None:
     attempt, escapee, started = orphan(lab, POLITE)
     assert wait_for_end(started.command.pid)
@@ -49,7 +48,7 @@ def test_when_the_shim_is_killed_the_leader_dies_and_the_escapee_is_found_and_en
     assert (lab.work / "ended").read_text() == "polite\n"
 
 
-@pytest.mark.req("PS-05", "PS-06")
+@pytest.mark.req("PS-05")
 @pytest.mark.parametrize("force", [True, False])
 def test_what_resists_is_killed_only_when_allowed_and_else_listed(lab: Lab, force: bool) -> None:
     attempt, escapee, started = orphan(lab, STUBBORN)

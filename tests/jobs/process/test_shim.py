@@ -76,7 +76,7 @@ def test_what_cannot_be_executed_is_a_launch_error(
     assert (ended.cause, ended.errno_name, ended.exit_code) == ("launch_error", errno_name, None)
 
 
-@pytest.mark.req("PS-01", "PS-02", "JB-08")
+@pytest.mark.req("PS-01", "PS-02")
 def test_the_started_receipt_names_a_process_in_a_group_of_its_own(lab: Lab) -> None:
     attempt = lab.run("sleep", "1000")
 
@@ -386,7 +386,6 @@ def test_orphans_that_end_by_themselves_are_reaped_while_the_command_runs(lab: L
 # --- once and only once
 
 
-@pytest.mark.req("JB-10")
 def test_a_second_launch_is_refused_while_the_first_runs(lab: Lab) -> None:
     attempt = lab.run("sleep", "1000")
 
@@ -465,7 +464,6 @@ def test_a_spec_that_cannot_be_believed_is_refused(lab: Lab, damage: str) -> Non
 # --- receipts that survive
 
 
-@pytest.mark.req("JB-10")
 def test_a_disk_that_refuses_the_exit_receipt_keeps_the_lock_until_it_can_be_written(lab: Lab) -> None:
     attempt = lab.run("sleep", "1000")
     started = attempt.started()

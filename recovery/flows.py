@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -17,7 +17,7 @@ from django.conf import settings
 from core import wake
 from core.errors import ForgeError
 from core.home import home
-from core.models import Project
+from core.models import Project, Stateful
 from integration import flows as integration_flows
 from integration.models import Candidate, Entry
 from integration.states import CandidateState, EntryState
@@ -33,7 +33,7 @@ log = logging.getLogger("forge.effects")
 Effect = Callable[[Project, git.Repository], None]
 
 
-def run(repository: str) -> None:
+def run_effects(repository: str) -> None:
     """Do all that is due in a repository; return at once when somebody else is at it or no slot is free."""
     with _try_slot() as slot:
         if not slot:
@@ -41,11 +41,14 @@ def run(repository: str) -> None:
         with _try_lock(repository) as lock_fd:
             if lock_fd is None:
                 return
-            _run_all(repository, lock_fd)
-    wake.send(wake.TICK)  # what came up meanwhile, here or in a repository that found no slot
+            all_went_well = _run_all(repository, lock_fd)
+    if all_went_well:  # else the safety tick is soon enough: a wake-up now would spin on what cannot be done
+        wake.send(wake.TICK)  # what came up meanwhile, here or in a repository that found no slot
 
 
-def _run_all(repository: str, lock_fd: int) -> None:
+def _run_all(repository: str, lock_fd: int) -> bool:
+    """Whether nothing failed. What fails is passed over in this run, so that it does not keep the rest of the repository waiting."""
+    all_went_well = True
     host = this_host()
     projects = [
         project
@@ -53,36 +56,48 @@ def _run_all(repository: str, lock_fd: int) -> None:
         if selectors.repository_name(project.git_dir) == repository
     ]
     for project in projects:
-        repo = workspace_flows.repository_of(project, lock_fd=lock_fd)
-        while effect := next_due(project):
+        passed_over: list[str] = []
+        try:
+            repo = workspace_flows.repository_of(project, lock_fd=lock_fd)
+        except ForgeError as error:
+            log.warning("%s: %s", project, error)
+            all_went_well = False
+            continue
+        while due := next_due(project, passed_over):
+            intent, effect = due
             try:
                 effect(project, repo)
             except ForgeError as error:  # says nothing about the work: the intent stays and the next tick calls again
-                log.warning("%s: %s", project, error)
-                return
+                log.warning("%s, %s: %s", project, intent, error)
+                passed_over.append(intent)
+                all_went_well = False
+    return all_went_well
 
 
-def next_due(project: Project) -> Effect | None:
-    """The first intent of a project that waits for git: what starts or frees others goes first."""
-    for checkout in Checkout.objects.filter(project=project, state=CheckoutState.ADDING).order_by("pk")[:1]:
-        return partial(workspace_flows.add, checkout)
+def next_due(project: Project, passed_over: Collection[str] = ()) -> tuple[str, Effect] | None:
+    """The first intent of a project that waits for git, with its subject: what starts or frees others goes first."""
+    for row, effect in _all_due(project):
+        if row.subject not in passed_over:
+            return row.subject, effect
+    return None
+
+
+def _all_due(project: Project) -> Iterator[tuple[Stateful, Effect]]:
+    for checkout in Checkout.objects.filter(project=project, state=CheckoutState.ADDING).order_by("pk"):
+        yield checkout, partial(workspace_flows.add, checkout)
     for candidate in (
-        Candidate.objects.select_related("attempt")
-        .filter(project=project, state=CandidateState.SEALING)
-        .order_by("pk")[:1]
+        Candidate.objects.select_related("attempt").filter(project=project, state=CandidateState.SEALING).order_by("pk")
     ):
-        return partial(integration_flows.seal, candidate)
+        yield candidate, partial(integration_flows.seal, candidate)
     for entry in Entry.objects.select_related("candidate").filter(
         project=project, state__in=[EntryState.REFRESHING, EntryState.LANDING]
-    )[:1]:
-        return partial(
-            integration_flows.refresh if entry.state == EntryState.REFRESHING else integration_flows.land, entry
-        )
-    for entry in selectors.pushes_due().filter(project=project).order_by("pk")[:1]:
-        return partial(integration_flows.push, entry)
-    for checkout in Checkout.objects.filter(project=project, state=CheckoutState.REMOVING).order_by("pk")[:1]:
-        return partial(workspace_flows.remove, checkout)
-    return None
+    ):
+        is_refresh = entry.state == EntryState.REFRESHING
+        yield entry, partial(integration_flows.refresh if is_refresh else integration_flows.land, entry)
+    for entry in selectors.pushes_due().select_related("candidate").filter(project=project).order_by("pk"):
+        yield entry, partial(integration_flows.push, entry)
+    for checkout in Checkout.objects.filter(project=project, state=CheckoutState.REMOVING).order_by("pk"):
+        yield checkout, partial(workspace_flows.remove, checkout)
 
 
 @contextmanager
