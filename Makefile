@@ -20,7 +20,7 @@ WORKERS ?= --numprocesses logical --maxprocesses 4
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help test $(LANES) format trace bench demo demo-real clean
+.PHONY: help test $(LANES) format trace bench crash demo demo-real clean
 
 help:
 	@printf '%s\n' \
@@ -40,6 +40,7 @@ help:
 	  '  make test-postgres  the tests on PostgreSQL: $$DATABASE_URL, a server on 127.0.0.1:5432, or a throw-away one' \
 	  '  make trace          requirement rows with and without tests      ROW=WG-10 for the tests of one' \
 	  '  make bench          measurements, never part of the tests' \
+	  '  make crash          kill the whole product at random moments of the demo; ARGS="--runs 20 --seed 1"' \
 	  '' \
 	  '  make clean          remove .venv, caches and .demo, nothing else' \
 	  '' \
@@ -104,6 +105,9 @@ trace: $(DEV)
 
 bench: $(DEV)
 	$(PY) -m tests.bench $(ARGS)
+
+crash: $(DEV)
+	$(PY) -m tests.crash $(ARGS)
 
 # ---- for everybody --------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "forge_site.settings")
 django_application = get_asgi_application()  # first: it sets Django up for the imports below
 
-from channels.security.websocket import AllowedHostsOriginValidator  # type: ignore[import-untyped]  # noqa: E402
+from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 
 from forge_site.consumers import Feed, event_stream  # noqa: E402
 from forge_site.health import health, ready  # noqa: E402

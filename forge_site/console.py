@@ -70,7 +70,7 @@ def _run(argv: list[str]) -> Any:
         return 130
     except BrokenPipeError:
         return _pipe_closed()
-    except Exception as error:  # noqa: BLE001 (the outermost place; --traceback shows what it was)
+    except Exception as error:
         if "--traceback" in argv:
             raise
         from forge_site.failures import report
@@ -102,8 +102,10 @@ def _bad_settings() -> str:
 
 
 def _unknown_command(name: str) -> str:
+    import django
     from django.core.management import get_commands
 
+    django.setup()  # before it, Django knows only its own
     known = get_commands()
     if name in known or name == "help":
         return ""

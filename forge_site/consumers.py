@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import parse_qs
 
-from channels.generic.websocket import AsyncWebsocketConsumer  # type: ignore[import-untyped]
+from channels.generic.websocket import AsyncWebsocketConsumer
 
 from forge_site.authentication import REALM, user_of_scope
 from forge_site.hub import Hub, Message, SlowClient
@@ -41,7 +41,7 @@ async def until_withdrawn(scope: dict[str, Any]) -> None:
         await asyncio.sleep(RECHECK_S)
 
 
-class Feed(AsyncWebsocketConsumer):  # type: ignore[misc]
+class Feed(AsyncWebsocketConsumer):
     _copying: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:

@@ -64,7 +64,9 @@ def lines_of(error: BaseException) -> Iterator[str]:
 
 def _database(error: BaseException) -> str:
     words = _first_line(error)
-    if getattr(error.__cause__, "sqlstate", None) in _NO_SUCH_TABLE or words.startswith(("no such table", "no such col")):
+    if getattr(error.__cause__, "sqlstate", None) in _NO_SUCH_TABLE or words.startswith(
+        ("no such table", "no such col")
+    ):
         return (
             f"error: the database is not that of this version of Forge ({words}): `forge init` brings it up to date"
             " [database_not_migrated]"

@@ -188,7 +188,7 @@ def _logs(attempt: Attempt | None) -> list[dict[str, Any]]:
     return [
         {"piece": piece, "text": printable(piece.text), "ended": attempt.state in ATTEMPT_ENDED}
         for piece in pieces
-        if piece.size or piece.stream == "stdout"
+        if piece.next_offset or piece.stream == "stdout"
     ]
 
 

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from daphne.endpoints import build_endpoint_description_strings  # type: ignore[import-untyped]
-from daphne.server import Server  # type: ignore[import-untyped]
+from daphne.endpoints import build_endpoint_description_strings
+from daphne.server import Server
 from django.conf import settings
 from django.db import connections
 from twisted.internet import defer
@@ -28,7 +28,7 @@ STALLED_S = 30.0  # a client that takes nothing for so long is gone
 LOOK_AGAIN_S = 0.02
 
 
-class ForgeServer(Server):  # type: ignore[misc]
+class ForgeServer(Server):
     """Daphne with write back-pressure and an end that does not wait for anybody."""
 
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:

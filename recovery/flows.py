@@ -47,7 +47,7 @@ def run_effects(repository: str) -> None:
 
 
 def _run_all(repository: str, lock_fd: int) -> bool:
-    """Whether nothing failed. What fails is passed over in this run, so that it does not keep the rest of the repository waiting."""
+    """Whether nothing failed. What fails is passed over in this run, so that it does not keep all the rest waiting."""
     all_went_well = True
     host = this_host()
     projects = [

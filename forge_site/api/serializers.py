@@ -263,7 +263,8 @@ class EntrySerializer(Camel):
     class Meta:
         model = Entry
         fields = [
-            "id", "project", "owner", "title", "candidate", "attempt", "state", "version", "place", "graph_revision",
+            "id", "project", "owner", "title", "candidate", "attempt", "state", "version", "place",
+            "graph_revision",
             "position", "target_ref", "required_checks", "checks", "base", "offered", "offered_tree", "hold", "not_before", "refreshed",
             "proof", "receipt", "created_at", "ended_at",
         ]  # fmt: skip
@@ -298,9 +299,8 @@ class OutputSerializer(serializers.Serializer[Any]):
     stream = serializers.CharField()
     offset = serializers.IntegerField()
     nextOffset = serializers.IntegerField()
-    size = serializers.IntegerField(help_text="bytes the stream has produced so far")
     dropped = serializers.IntegerField(help_text="bytes between offset and the text that were not kept")
-    ended = serializers.BooleanField(help_text="nothing will follow what `size` counts")
+    ended = serializers.BooleanField(help_text="the writer is gone: an empty piece is then the last")
     text = serializers.CharField(help_text="UTF-8; other bytes are replaced")
 
 

@@ -194,7 +194,7 @@ class Attempts(Reads):
         attempt = self.get_object()
         piece = output.read(
             attempt,
-            stream=_one_of(request, "stream", output.STREAMS),
+            stream=request.query_params.get("stream", "stdout"),
             offset=_number(request, "offset", 0),
             limit=_number(request, "limit", output.LIMIT),
         )
@@ -278,13 +278,6 @@ class AttentionItems(Reads):
         "code": by_text("code", "code"),
         "open": by_flag("only those nobody has decided yet", Q(resolved_at=None)),
     }
-
-
-def _one_of(request: ApiRequest, name: str, words: Sequence[str]) -> str:
-    word: str = request.query_params.get(name, words[0])
-    if word not in words:
-        raise InvalidInput(f"{name} is one of {', '.join(words)}.", parameter=name)
-    return word
 
 
 def _number(request: ApiRequest, name: str, default: int) -> int:

@@ -45,9 +45,14 @@ compared = st.builds(
 )
 counted = st.builds(builders.units, st.sampled_from(POOLS), st.sampled_from([1, 1, 1, 2, 3]))
 any_number = st.integers(0, 99)
-bundles = st.lists(
-    st.one_of(compared, compared, counted), min_size=1, max_size=4, unique_by=lambda c: (c.resource_class, c.key)
-)
+
+
+def bundle_of(claims: st.SearchStrategy[ClaimSpec], most: int) -> st.SearchStrategy[list[ClaimSpec]]:
+    return st.lists(claims, min_size=1, max_size=most, unique_by=lambda claim: (claim.resource_class, claim.key))
+
+
+# Half of them ask for units alone, so that lines form.
+bundles = st.one_of(bundle_of(counted, 2), bundle_of(st.one_of(compared, compared, counted), 4))
 
 
 @dataclass
@@ -157,6 +162,7 @@ class BrokerMachine(RuleBasedStateMachine):
         expected = self._plan_over_everything()
         before = self.world.eligible()
         free_before = self.world.free()
+        stoppers = self._stoppers_to_be_named()
 
         granted = builders.one_pass(now=self.now)
 
@@ -172,6 +178,8 @@ class BrokerMachine(RuleBasedStateMachine):
             assert left >= min(0, free_before[pool]), f"{pool} was handed out twice"
         self._nothing_is_left_to_grant()
         self._reasons_are_true()
+        named = Request.objects.filter(pk__in=stoppers).values_list("pk", "stopped_by_id")
+        assert dict(named) == stoppers
         assert selectors.lost_wakes() == []
         assert not selectors.has_work()
         assert builders.one_pass(now=self.now) == []
@@ -183,6 +191,11 @@ class BrokerMachine(RuleBasedStateMachine):
             builders.end(grants=[Fence(int(asked.holder.split(":")[1]), asked.pk, asked.token)], now=self.now, to=to)
             asked.state, asked.leases = "ended", to
             self.changed(look)
+
+    @rule(n=any_number, m=any_number)
+    def end_two(self, n: int, m: int) -> None:
+        self.end(n, look=False)
+        self.end(m, look=True)
 
     @rule(n=any_number, state=st.sampled_from(["granted", "waiting", "ended"]), wrong=st.integers(0, 2))
     def end_by_another(self, n: int, state: str, wrong: int) -> None:
@@ -196,14 +209,11 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(n=any_number, look=st.booleans())
     def withdraw(self, n: int, look: bool) -> None:
         if asked := self.pick(n, "waiting"):
-            assert builders.withdraw(requests=[Request(pk=asked.pk)], now=self.now) == [asked.pk]
+            granted = [other.pk for other in self.world.holding()]  # too late for these
+            found = builders.withdraw(requests=[Request(pk=pk) for pk in (asked.pk, *granted)], now=self.now)
+            assert found == [asked.pk]
             asked.state = "withdrawn"
             self.changed(look)
-
-    @rule(n=any_number)
-    def withdraw_too_late(self, n: int) -> None:
-        if asked := self.pick(n, "granted"):
-            assert builders.withdraw(requests=[Request(pk=asked.pk)], now=self.now) == []
 
     @rule(n=any_number, look=st.booleans())
     def suspend_or_resume(self, n: int, look: bool) -> None:
@@ -319,14 +329,25 @@ class BrokerMachine(RuleBasedStateMachine):
             assert line.short_of is not None
             assert line.short_of.key in asked.demand
 
+    def _stoppers_to_be_named(self) -> dict[int, int | None]:
+        """For each request that the next pass looks at anew: the nearest older one in its way, else the latest grant."""
+        named: dict[int, int | None] = {}
+        for asked in self.world.waiting():
+            if not Request.objects.get(pk=asked.pk).planned:
+                older, holding = self.world.stoppers(asked)
+                nearest = max(older, key=lambda a: a.order, default=None)
+                latest = max(holding, key=lambda a: a.token, default=None)
+                stopper = nearest or latest
+                named[asked.pk] = stopper.pk if stopper else None
+        return named
+
     def _reasons_are_true(self) -> None:
         for asked in self.world.waiting():
             row = Request.objects.get(pk=asked.pk)
             older, holding = self.world.stoppers(asked)
             if row.stopped_by_id is not None:
                 assert row.line_id is None
-                stopper = self.world.asked[row.stopped_by_id]
-                assert stopper in older or stopper in holding
+                assert self.world.asked[row.stopped_by_id] in (*older, *holding)
             elif row.planned and (older or holding):
                 # Out of a line nobody looks before units come free; then it is compared again.
                 assert row.line is not None

@@ -34,7 +34,9 @@ class Command(ForgeCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("what", help="a graph (name, name#run, number) or a node (graph/key, or key)")
-        parser.add_argument("--reason", default="", help="recorded with the intent, shown wherever the node is explained")
+        parser.add_argument(
+            "--reason", default="", help="recorded with the intent, shown wherever the node is explained"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         what = options["what"]

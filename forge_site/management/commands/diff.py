@@ -52,7 +52,9 @@ class Command(ForgeCommand):
         text = repository_of(node.project).diff_text(candidate.base, candidate.commit, limit=LIMIT)
         if self.out.is_terminal:
             for line in text.text.splitlines():
-                self.out.print(Text(printable(line.replace("\t", "    ")), style=LOOK.get(line[:1], "")), soft_wrap=True)
+                self.out.print(
+                    Text(printable(line.replace("\t", "    ")), style=LOOK.get(line[:1], "")), soft_wrap=True
+                )
         else:
             self.stdout.write(text.text, ending="")
         if text.is_truncated:

@@ -53,4 +53,6 @@ class Command(ForgeCommand):
             users.create_superuser(username=user, password=None)  # enters by the link that `forge up` prints
         self.stdout.write(f"home      {place.root}")
         self.stdout.write(f"host      {host.name}")
-        self.stdout.write("next      `forge up` in one terminal, then `forge project add NAME PATH` and `forge run FILE`")
+        self.stdout.write(
+            "next      `forge up` in one terminal, then `forge project add NAME PATH` and `forge run FILE`"
+        )

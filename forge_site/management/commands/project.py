@@ -124,7 +124,9 @@ class Command(ForgeCommand):
         where = f"{project.workspace}, work lands on {target}" if target else f"{project.workspace}, a plain directory"
         self.stdout.write(printable(f"project {project.name}: {where}"))
         if target and not checks:
-            self.stdout.write("It has no checks: whatever fits its scope lands. `--check 'NAME=COMMAND'` requires some.")
+            self.stdout.write(
+                "It has no checks: whatever fits its scope lands. `--check 'NAME=COMMAND'` requires some."
+            )
 
     def _list(self, options: dict[str, Any]) -> None:
         projects = Project.objects.all()

@@ -26,7 +26,10 @@ class Command(ForgeCommand):
         parser.add_argument("graph", help="name, name#run or number")
         parser.add_argument("--json", action="store_true", help="print the document instead of the file's name")
         parser.add_argument(
-            "--output", type=Path, metavar="FILE", help="where to write it (default: results/<number>/result.json in the home)"
+            "--output",
+            type=Path,
+            metavar="FILE",
+            help="where to write it (default: results/<number>/result.json in the home)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

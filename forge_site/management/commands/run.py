@@ -36,7 +36,9 @@ class Command(ForgeCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("file", type=Path, help="YAML or JSON, - for stdin; `forge plan_contract` prints its schema")
+        parser.add_argument(
+            "file", type=Path, help="YAML or JSON, - for stdin; `forge plan_contract` prints its schema"
+        )
         parser.add_argument(
             "--request-id",
             default="",

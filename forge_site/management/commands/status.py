@@ -42,7 +42,9 @@ class Command(ForgeCommand):
 
     def _runtime(self) -> None:
         address = web_address()
-        words = (f"runs at {address}" if address else "runs") if is_running() else "does not run (start it with `forge up`)"
+        words = (
+            (f"runs at {address}" if address else "runs") if is_running() else "does not run (start it with `forge up`)"
+        )
         self.out.print(Text.assemble("runtime   ", (words, "" if is_running() else "yellow")), soft_wrap=True)
         counts = dict(
             Attempt.objects.filter(state__in=[AttemptState.WAITING, AttemptState.RUNNING])
