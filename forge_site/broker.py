@@ -17,7 +17,6 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 from django_q.brokers import Broker
-from django_q.signals import post_execute, post_spawn
 from django_q.signing import SignedPackage
 
 from core import wake
@@ -28,18 +27,20 @@ PR_SET_PDEATHSIG = 1
 LOOP_FILE = "loop"  # touched at each turn; a launcher sees by its age whether the cluster still turns
 
 
-def die_with_parent(*_: Any, **__: Any) -> None:
-    """SIGKILL for this process when its parent dies; called once in each process of the cluster."""
+def die_with_parent() -> None:
+    """SIGKILL for this process when its parent dies, however it dies; and for every process that this one forks."""
     parent = multiprocessing.parent_process()
     if parent is None:
-        return  # not a child of the cluster: a test, or a task run in place
+        return  # not a child of the cluster: a test
+    _die_with(parent.pid or 0)
+    me = os.getpid()
+    os.register_at_fork(after_in_child=lambda: _die_with(me) if os.getppid() == me else None)
+
+
+def _die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent.pid:  # it died before the flag was set
+    if os.getppid() != parent:  # it died before the flag was set
         os._exit(1)
-
-
-post_spawn.connect(die_with_parent, dispatch_uid="die_with_parent")  # in each worker
-post_execute.connect(die_with_parent, dispatch_uid="die_with_parent")  # in the monitor, with its first result
 
 
 class ForgeBroker(Broker):
@@ -50,7 +51,8 @@ class ForgeBroker(Broker):
     _tick_due = 0.0
 
     def ping(self) -> bool:
-        die_with_parent()  # called in the sentinel, before it forks the others
+        """Called in the sentinel, before it forks workers, monitor and pusher."""
+        die_with_parent()
         return True
 
     def info(self) -> str:
@@ -88,7 +90,6 @@ class ForgeBroker(Broker):
         return self._socket.drain()
 
     def _open(self) -> None:
-        die_with_parent()
         self._socket = wake.WakeSocket(wake.CLUSTER)
         self._owner = os.getpid()
 

@@ -10,6 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, OperationalError
 
 from core.errors import ForgeError
+from core.names import did_you_mean
 from graphs.errors import DocumentInvalid
 
 EXIT_FAILED = 1  # the work did not end well
@@ -43,7 +44,7 @@ def lines_of(error: BaseException) -> Iterator[str]:
             if error.omitted:
                 yield f"error: and {error.omitted} problems more [{error.code}]"
         case ForgeError():
-            yield f"error: {error} [{error.code}]"
+            yield f"error: {error}{_branches(error)} [{error.code}]"
             paths = error.data.get("paths", [])
             yield from (f"       {path}" for path in paths[:PATHS_SHOWN])
             if len(paths) > PATHS_SHOWN:
@@ -60,6 +61,12 @@ def lines_of(error: BaseException) -> Iterator[str]:
                 f"error: Forge has a bug here: {type(error).__name__}: {_first_line(error)}"
                 " (the same command with --traceback shows where) [internal_error]"
             )
+
+
+def _branches(error: ForgeError) -> str:
+    """What else could be meant, where git said which branches there are."""
+    names = error.data.get("branches")
+    return f".{did_you_mean(str(error.data['branch']), names, what='branches')}" if names else ""
 
 
 def _database(error: BaseException) -> str:

@@ -45,6 +45,7 @@ LEAST_ROWS = 3
 REFRESH_S = 0.2
 IDLE_SHARE = 5  # drawing takes at most one part in so many of the time
 KEY_WIDTH = 20
+GAP = 2
 ATTENTION_SHOWN = 3
 
 
@@ -161,10 +162,14 @@ def _chain(rows: int, *groups: QuerySet[Node]) -> Iterator[Node]:
 
 
 def _table(nodes: Sequence[Node], out: Console) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True, overflow="ellipsis", max_width=max(8, out.width // 3))
-    table.add_column(no_wrap=True, min_width=min(12, out.width // 4))
-    table.add_column(no_wrap=True, overflow="ellipsis", ratio=1 if out.is_terminal else None)
+    """Widths are ours: left alone, a long sentence squeezes the names out of a narrow terminal."""
+    keys = min(max((len(node.key) for node in nodes), default=1), max(8, out.width // 3))
+    states = max((state_text(node.state).cell_len for node in nodes), default=1)
+    rest = max(8, out.width - keys - states - 2 * GAP)
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=False)
+    for width in (keys, states):
+        table.add_column(no_wrap=True, overflow="ellipsis", width=width)
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=rest)
     for node in nodes:
         table.add_row(Text(node.key, style="bold"), state_text(node.state), _detail(node))
     return table

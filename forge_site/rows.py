@@ -14,6 +14,7 @@ from forge_site.pictures import Span, Vertex
 from graphs.models import Graph, Node
 from graphs.states import NodeState
 from integration.models import Entry
+from integration.states import EntryState
 from jobs.models import Attempt
 from jobs.states import ATTEMPT_ENDED
 from leases.models import Request
@@ -125,11 +126,17 @@ def _entries(owners: Collection[str]) -> dict[str, list[Reason]]:
     return {entry.owner: [Reason(_entry_words(entry, places))] for entry in entries}
 
 
+ENTRY_WORDS: Mapping[str, str] = {
+    EntryState.REFRESHING: "is being replayed onto the newest commit",
+    EntryState.CHECKING: "its checks run",
+    EntryState.LANDING: "is landing",
+}
+
+
 def _entry_words(entry: Entry, places: Mapping[int, int]) -> str:
     if held := entry.hold.get("message"):
         return str(held)
-    state = look("entry", entry.state).word
-    return f"place {places[entry.pk]} in line" if state == "in line" else state
+    return ENTRY_WORDS.get(entry.state) or f"place {places.get(entry.pk, '?')} in line"
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,18 @@ from django.conf import settings
 from core.errors import InvalidInput
 from core.models import Project
 from core.selectors import project_named
-from graphs import documents
+from graphs import documents, planning
 from graphs.errors import PROBLEM_LIMIT, DocumentInvalid, Problem
 from graphs.models import Graph
 from graphs.selectors import graph_of_request
 from graphs.services import admit_graph
+from graphs.states import ExecutionMode
 from workspaces import git
 from workspaces.errors import BranchUnknown, CheckoutDirty, GitFailed
 from workspaces.flows import repository_of
 
 STDIN = Path("-")
+LONGEST_RUN = 10**9
 
 
 class DocumentUnreadable(InvalidInput):
@@ -73,6 +75,7 @@ def submit(document: documents.GraphDocument, *, principal: str, request_id: str
     project = project_named(document.project)
     if graph_of_request(principal, request_id) is None:
         _require_executables(document)
+        _require_claims(document, project)
         if any(node.own_workspace for node in document.nodes):
             _require_repository(document, project)
     return admit_graph(project_id=project.pk, document=document, principal=principal, request_id=request_id)
@@ -103,6 +106,23 @@ def _require_executables(document: documents.GraphDocument) -> None:
     ]
     if missing:
         raise DocumentInvalid(missing[:PROBLEM_LIMIT], omitted=max(0, len(missing) - PROBLEM_LIMIT))
+
+
+def _require_claims(document: documents.GraphDocument, project: Project) -> None:
+    """Every claim must be one a resource can have: found later, it would stop the project's coordinator.
+
+    Raises: InvalidInput
+    """
+    place = planning.Place(
+        host=project.home_host.name,
+        project=project.name,
+        workspace=project.workspace,
+        graph=f"{document.name}#{LONGEST_RUN}",
+        gated=document.mode == ExecutionMode.GATED,
+        has_graph_limit=document.parallelism is not None,
+    )
+    for node in document.nodes:
+        planning.claims_of_node(node, place)
 
 
 def _require_repository(document: documents.GraphDocument, project: Project) -> None:

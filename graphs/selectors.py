@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from core.errors import InvalidInput
 from core.models import AttentionItem, CancelIntent, Command
+from graphs.documents.model import MAX_REVISIONS
 from graphs.models import Edge, Graph, Node
 from graphs.ordering import EdgeKind, is_satisfied
 from graphs.states import SUCCESS, NodeState
@@ -66,14 +67,19 @@ def explain(node: Node) -> dict[str, Any]:
         case NodeState.VALIDATING:
             return _explain_entry(node)
         case NodeState.REVISING:
-            most = node.spec.get("maxRevisions")
-            which = f"revision {node.revisions} of {most}" if most else f"revision {node.revisions}"
-            return _answer(node, "revising", f"is tried again ({which}) because {_outcome(node)}", **_facts_of(node))
+            return _answer(node, "revising", f"is tried again{_revision(node)}", **_facts_of(node))
     return _explain_end(node)
 
 
 def _answer(node: Node, code: str, words: str, **facts: Any) -> dict[str, Any]:
     return {"node": node.key, "state": node.state, "code": code, "sentence": f"{node.key} {words}", **facts}
+
+
+def _revision(node: Node) -> str:
+    """` (revision 1 of 3: its command exited with code 3)`; empty for a first try."""
+    if not node.revisions:
+        return ""
+    return f" (revision {node.revisions} of {node.spec.get('maxRevisions', MAX_REVISIONS)}: {_outcome(node)})"
 
 
 def _cancel_intent(node: Node) -> CancelIntent | None:
@@ -84,16 +90,16 @@ def _explain_cancelling(node: Node, intent: CancelIntent) -> dict[str, Any]:
     """The intent is recorded; what is still to be done before the node has ended."""
     attempt = newest_attempt(node)
     entry = Entry.objects.filter(owner=node.subject).order_by("-id").first()
-    rest = "it ends in the next pass of the coordinator"
+    rest = ": it ends in the next pass of the coordinator"
     if node.state == NodeState.VALIDATING and entry and entry.state in (EntryState.LANDING, EntryState.MOVED):
-        rest = "but its landing was recorded before and is completed first"
+        rest = ", but its landing was recorded before and is completed first"
     elif node.state == NodeState.SEALING:
-        rest = "its changes are still sealed, so that they are not lost"
+        rest = ": its changes are still sealed, so that they are not lost"
     elif attempt is not None and attempt.state == AttemptState.STOPPING:
-        rest = f"its processes were asked to end and are ended by force after {attempt.job.grace_s} s"
+        rest = f": its processes were asked to end and are ended by force after {attempt.job.grace_s} s"
     by = f" by {intent.actor}" + (f" ({intent.reason})" if intent.reason else "")
     return _answer(
-        node, "cancelling", f"is being cancelled{by}: {rest}", actor=intent.actor, reason=intent.reason,
+        node, "cancelling", f"is being cancelled{by}{rest}", actor=intent.actor, reason=intent.reason,
         attempt=attempt.pk if attempt else None,
     )  # fmt: skip
 
@@ -122,7 +128,7 @@ def _explain_attempt(node: Node) -> dict[str, Any]:
     match attempt.state:
         case AttemptState.WAITING:
             reason = _explain_wait(node, attempt.subject)
-            return {**_answer(node, reason.pop("code"), reason.pop("words")), **facts, **reason}
+            return {**_answer(node, reason.pop("code"), reason.pop("words") + _revision(node)), **facts, **reason}
         case AttemptState.STARTING:
             checkout = Checkout.objects.filter(owner=attempt.subject).first()
             if checkout is not None and checkout.state == CheckoutState.ADDING:
@@ -132,7 +138,9 @@ def _explain_attempt(node: Node) -> dict[str, Any]:
             since = f" since {_clock(attempt.started_at)}" if attempt.started_at else ""
             again = f", attempt {attempt.number}" if attempt.number > 1 else ""
             where = f" (pid {attempt.pid} on {attempt.host.name}{again})" if attempt.pid else ""
-            return _answer(node, "running", f"runs{since}{where}", since=_iso(attempt.started_at), **facts)
+            return _answer(
+                node, "running", f"runs{since}{where}{_revision(node)}", since=_iso(attempt.started_at), **facts
+            )
         case AttemptState.STOPPING:
             why = attempt.stop_reason or "a request"
             return _answer(

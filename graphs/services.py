@@ -263,13 +263,13 @@ def retry_node(*, project_id: int, node_id: int, actor: str, now: datetime = FRO
     """
     journal.act_as(actor)
     node = Node.objects.select_related("graph").get(pk=node_id)
+    if is_cancelled(node.subject, node.graph.subject):
+        raise NotRetriable(f"{node.key} or its graph was cancelled", node=node.key, state=node.state)
     if node.state != NodeState.FAILED or node.graph.state not in (GraphState.ACTIVE, GraphState.PARTIAL):
         raise NotRetriable(
             f"{node.key} is {node.state} in a graph that is {node.graph.state}", node=node.key, state=node.state
         )
     graph = node.graph
-    if is_cancelled(node.subject, graph.subject):
-        raise NotRetriable(f"{node.key} was cancelled", node=node.key, state=node.state)
     nodes = {other.pk: other for other in Node.objects.filter(graph=graph)}
     plan = planning.reopening(
         node.pk,

@@ -1,4 +1,7 @@
-"""The generated pages of docs/architecture/current/: tables that the code itself is read from. ``python -m tests.reference`` writes them."""
+"""The generated pages of docs/architecture/current/: tables that the code itself reads.
+
+``python -m tests.reference`` writes them.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +64,8 @@ def claims_page() -> str:
     parts = [
         "# Which claims go together\n",
         NOTE,
-        "Two claims on one resource, the one in the row and the one in the column. Claims on related keys meet as intentions: a claim on",
-        "`a/b` stands on `a` as an intention to read or to write. Units of capacity are counted, not compared.\n",
+        "Two claims on one resource, the one in the row and the one in the column. Claims on related keys meet as intentions:",
+        "a claim on `a/b` stands on `a` as an intention to read or to write. Units of capacity are counted, not compared.\n",
         "Source: `leases/planning.py`, `TABLE`; multi-granularity locking, J. Gray (1976)\n",
         "| | " + " | ".join(column.value.replace("_", " ") for column in columns) + " |",
         "| --- |" + " --- |" * len(columns),
@@ -75,8 +78,8 @@ def claims_page() -> str:
         "- *rivals only*: both are competitive and work in isolation from each other.",
         "- *next version only*: a read of version v beside the write that makes v + 1.",
         "",
-        "**Order.** rank = creation time - priority x 60 s, in milliseconds; the smaller goes first, ties by id. A younger request takes",
-        "nothing that an older waiting bundle claims.",
+        "**Order.** rank = creation time - priority x 60 s, in milliseconds; the smaller goes first, ties by id. A younger",
+        "request takes nothing that an older waiting bundle claims.",
         "",
     ]
     return "\n".join(parts)

@@ -61,8 +61,9 @@ def add_project(
         "home_host_id": host_id,
     }
     if known := Project.objects.filter(name=name).first():
-        if any(getattr(known, field) != value for field, value in wanted.items()):
-            raise ProjectExists(f"A project named {name!r} is registered with other settings.", name=name)
+        if other := [field for field, value in wanted.items() if getattr(known, field) != value]:
+            settings = ", ".join(f"{field} {getattr(known, field)!r}" for field in other)
+            raise ProjectExists(f"A project named {name!r} is registered with other settings: {settings}.", name=name)
         return known
     project = Project.objects.create(name=name, created_at=now, **wanted)
     lease_steps.lock_broker()

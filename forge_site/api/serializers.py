@@ -264,9 +264,8 @@ class EntrySerializer(Camel):
         model = Entry
         fields = [
             "id", "project", "owner", "title", "candidate", "attempt", "state", "version", "place",
-            "graph_revision",
-            "position", "target_ref", "required_checks", "checks", "base", "offered", "offered_tree", "hold", "not_before", "refreshed",
-            "proof", "receipt", "created_at", "ended_at",
+            "graph_revision", "position", "target_ref", "required_checks", "checks", "base", "offered", "offered_tree",
+            "hold", "not_before", "refreshed", "proof", "receipt", "created_at", "ended_at",
         ]  # fmt: skip
 
     @extend_schema_field({"type": ["integer", "null"]})

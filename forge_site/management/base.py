@@ -174,19 +174,18 @@ def label(graph: Graph) -> str:
 def graph_named(name: str) -> Graph:
     """`name` (its newest run), `name#run`, or a number. Raises: GraphNotFound, GraphAmbiguous."""
     graphs = Graph.objects.select_related("project").defer("document")
-    if name.isascii() and name.isdecimal():
-        found = graphs.filter(pk=int(name)).first() if len(name) < 19 else None
-        if found is None:
-            raise GraphNotFound(f"There is no graph number {name}.{_newest_graphs()}", name=name)
+    is_number = name.isascii() and name.isdecimal()
+    if is_number and len(name) < 19 and (found := graphs.filter(pk=int(name)).first()):
         return found
     key, has_run, run = (part.strip() for part in name.partition("#"))
     matching = graphs.filter(name=key).order_by("-id")
     if has_run:
-        is_number = run.isascii() and run.isdecimal() and len(run) < 10
-        matching = matching.filter(run=int(run)) if is_number else matching.none()
+        is_run = run.isascii() and run.isdecimal() and len(run) < 10
+        matching = matching.filter(run=int(run)) if is_run else matching.none()
     newest = _one_project(list(matching[:50]), name)
     if newest is None:
-        raise GraphNotFound(f"There is no graph {name!r}.{_newest_graphs(name)}", name=name)
+        what = f"graph number {name}" if is_number else f"graph {name!r}"
+        raise GraphNotFound(f"There is no {what}.{_newest_graphs(name)}", name=name)
     return newest
 
 
@@ -201,7 +200,7 @@ def _one_project(graphs: list[Graph], name: str) -> Graph | None:
     return graphs[0] if graphs else None
 
 
-def _newest_graphs(name: str = "") -> str:
+def _newest_graphs(name: str) -> str:
     newest = Graph.objects.order_by("-id")[:200]
     known = [f"{name}#{run}" for name, run in newest.values_list("name", "run")] if "#" in name else []
     return did_you_mean(name, [*newest.values_list("name", flat=True), *known], what="graphs")

@@ -61,6 +61,8 @@ class Command(ForgeCommand):
         except NodeNotFound:
             if no_graph is None:
                 raise
+            if "#" in what or what.isdecimal():
+                raise no_graph from None
             raise NodeNotFound(f"There is neither a graph nor a node {what!r}; `forge status` lists graphs.") from None
         name = f"{label(node.graph)}/{node.key}"
         if node.ended_at is not None:

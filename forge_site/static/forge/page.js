@@ -35,6 +35,21 @@ if (picture) {
       nearest.focus();
     }
   });
+  // A picture larger than its frame opens where the work is, and can be shown whole.
+  const frame = picture.closest(".scroll"), fit = document.getElementById("fit");
+  const box = frame.getBoundingClientRect();
+  if (frame.scrollWidth > frame.clientWidth + 1 || frame.scrollHeight > frame.clientHeight + 1) {
+    const work = picture.querySelector(".tone-active, .tone-land, .tone-warn") ?? picture.querySelector("a.node");
+    const at = work.getBoundingClientRect();
+    if (at.right > box.right) frame.scrollLeft = at.left - box.left - frame.clientWidth / 2;
+    if (at.bottom > box.bottom) frame.scrollTop = at.top - box.top - frame.clientHeight / 2;
+    fit.hidden = false;
+    fit.addEventListener("click", () => {
+      const whole = picture.closest(".picture").classList.toggle("fitted");
+      fit.setAttribute("aria-pressed", whole);
+      fit.textContent = whole ? "Full size" : "Show all of it";
+    });
+  }
   const light = (event, on) => {
     const node = event.target.closest("a.node");
     if (node) for (const line of picture.querySelectorAll(`[data-from="${node.id.slice(1)}"]`)) line.classList.toggle("lit", on);
