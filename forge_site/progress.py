@@ -147,12 +147,13 @@ def picture(graph: Graph, out: Console) -> Group:
 
 
 def _shown(nodes: QuerySet[Node], rows: int) -> Sequence[Node]:
-    """What moves, then what failed, then what comes next, then what ended last; in topological order."""
-    moving = nodes.exclude(state__in=[*ENDED, NodeState.PENDING]).order_by("position")
+    """What moves, then what failed, what waits for its turn, what comes next, what ended last; in topological order."""
+    moving = nodes.exclude(state__in=[*ENDED, NodeState.PENDING, NodeState.QUEUED]).order_by("position")
+    queued = nodes.filter(state=NodeState.QUEUED).order_by("position")
     failed = nodes.filter(state=NodeState.FAILED).order_by("position")
     coming = nodes.filter(state=NodeState.PENDING).order_by("unmet_inputs", "position")
     ended = nodes.filter(state__in=ENDED).exclude(state=NodeState.FAILED).order_by("-ended_at", "position")
-    chosen = islice(_chain(rows, moving, failed, coming, ended), rows)
+    chosen = islice(_chain(rows, moving, failed, queued, coming, ended), rows)
     return sorted(chosen, key=lambda node: (node.position, node.generation))
 
 

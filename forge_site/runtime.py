@@ -29,7 +29,7 @@ def is_running() -> bool:
 def web_address() -> str:
     """`http://127.0.0.1:8420` once the web process is ready, else ''."""
     try:
-        return str(json.loads((home().root / "web.json").read_text())["url"])
+        return str(json.loads((home().root / "web.json").read_text())["url"]).rstrip("/")
     except (OSError, ValueError, KeyError):
         return ""
 

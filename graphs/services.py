@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -170,9 +170,10 @@ class StartedJob:
 
 @dataclass(frozen=True)
 class Advanced:
-    """has_repository: git work may have become due."""
+    """has_repository: git work may have become due; granted: what the pass of the broker gave, if one was asked for."""
 
     has_repository: bool
+    granted: job_steps.Pass = field(default_factory=job_steps.Pass)
 
 
 @unit_of_work(scope=lock_project)
@@ -181,12 +182,14 @@ def advance(
     project_id: int,
     started: Sequence[StartedJob] = (),
     ended: Sequence[Ended] = (),
+    then_grant: bool = False,
     locked: Project = FROM_SCOPE,
     now: datetime = FROM_CLOCK,
 ) -> Advanced:
     """Take a project as far as what is known allows: the coordinator's one verb (GC-01).
 
     started, ended: what the supervisor observed of this project's attempts since last time
+    then_grant:     end with a pass of the broker, whose row is held anyway: one commit instead of two
     Writes:         attempts, jobs and leases that ended; nodes; the queue; new jobs with their lease requests
     Cost:           grows with what changed: everything unsettled is found by an index
     """
@@ -209,7 +212,8 @@ def advance(
     steps.dispatch(_due(project), project=project, now=now)
     steps.close_graphs(project, now=now)
     rows.execute("UPDATE core_project SET advanced_seq = %s WHERE id = %s", [seen, project.pk])
-    return Advanced(has_repository=bool(project.git_dir))
+    granted = job_steps.grant_and_start(now=now) if then_grant else job_steps.Pass()
+    return Advanced(bool(project.git_dir), granted)
 
 
 def _progress_landing(project: Project, *, now: datetime) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,6 +25,7 @@ from leases.fences import Fence
 from leases.models import Request
 from leases.planning import ClaimSpec
 from leases.states import RequestState
+from workspaces import steps as workspace_steps
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,41 @@ def _report_survivors(attempt: Attempt, ended: Ended, now: datetime) -> None:
         evidence={"survivors": list(ended.survivors)},
         now=now,
     )
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass of the broker granted: attempts that start now, and projects with a grant that is no attempt's."""
+
+    attempts: tuple[Attempt, ...] = ()
+    other_projects: frozenset[int] = frozenset()
+
+
+def grant_and_start(*, now: datetime) -> Pass:
+    """Grant what may be granted, and let the attempts concerned start.
+
+    Writes: leases and requests; attempts to starting with fence and deadline; jobs to running; intents to add checkouts
+    Caller: holds the broker row; no project's row is written
+    """
+    granted = lease_steps.grant_eligible(now=now)
+    if not granted:
+        return Pass()
+    attempts = start_granted(granted, now=now, boottime=time.clock_gettime(time.CLOCK_BOOTTIME))
+    workspace_steps.order_checkouts(
+        [
+            workspace_steps.CheckoutOrder(
+                project_id=attempt.project_id,
+                owner=attempt.subject,
+                branch_ref=f"refs/heads/{attempt.job.branch_prefix}/{attempt.pk}" if attempt.job.branch_prefix else "",
+                base=attempt.job.base,
+            )
+            for attempt in attempts
+            if attempt.job.own_checkout
+        ],
+        now=now,
+    )
+    others = frozenset(grant.project_id for grant in granted if not grant.holder.startswith("attempt:"))
+    return Pass(tuple(attempts), others)
 
 
 def start_granted(granted: Sequence[lease_steps.Granted], *, now: datetime, boottime: float) -> list[Attempt]:

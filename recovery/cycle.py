@@ -17,10 +17,11 @@ from contextlib import contextmanager
 from core import wake
 from core.home import Home, home
 from core.models import Host
-from graphs.services import StartedJob, advance
+from graphs.services import Advanced, StartedJob, advance
 from jobs.flows import Supervisor
 from jobs.planning import Ended
 from jobs.services import grant_and_start
+from jobs.steps import Pass
 from recovery import selectors
 from recovery.hosts import this_host
 
@@ -82,13 +83,17 @@ class Tick:
         give_back_at = time.monotonic() + LONGEST_S
         try:
             messages = {wake.TICK}
-            while messages and self.turn(messages):
+            while messages and (self.turn(messages) or self._owes_a_start()):
                 if time.monotonic() > give_back_at:
                     wake.send(wake.TICK)
                     return
                 messages = self._wait()
         finally:
             self.supervisor.close()
+
+    def _owes_a_start(self) -> bool:
+        """A full pass may launch or find started what changed no row yet: without a wait nobody would ever record it."""
+        return self.supervisor.has_unrecorded or self.supervisor.answers_fd is not None
 
     def _wait(self) -> set[bytes]:
         """The next messages, empty after LINGER_S. Starts are recorded meanwhile when nothing else comes soon."""
@@ -113,7 +118,7 @@ class Tick:
 
     def record_starts(self) -> None:
         """Starts that nothing else has carried along yet."""
-        self._advance([], set())
+        self.supervisor.launch(self._advance([], set()).granted.attempts)
 
     def turn(self, messages: set[bytes]) -> bool:
         """One round: look, advance, grant, start. Returns whether anything happened."""
@@ -125,10 +130,9 @@ class Tick:
         touches_git = everything
         may_grant = worked or (everything and selectors.broker_has_work())
         while ended or news or may_grant:
-            if ended or news:
-                touches_git = self._advance(ended, news) or touches_git
-            granted = grant_and_start()
-            touches_git = touches_git or any(attempt.job.own_checkout for attempt in granted.attempts)
+            advanced = self._advance(ended, news) if ended or news else Advanced(False, grant_and_start())
+            granted = advanced.granted
+            touches_git = touches_git or advanced.has_repository or any(a.job.own_checkout for a in granted.attempts)
             ended = self.supervisor.launch(granted.attempts)
             news, may_grant = set(granted.other_projects), False
             worked = worked or bool(granted.attempts or news)
@@ -136,19 +140,25 @@ class Tick:
             self._call_for_effects()
         return worked
 
-    def _advance(self, ended: list[tuple[int, Ended]], news: set[int]) -> bool:
-        """One transaction for each project concerned, ascending. Returns whether any of them has a repository."""
+    def _advance(self, ended: list[tuple[int, Ended]], news: set[int]) -> Advanced:
+        """One transaction for each project concerned, ascending; the last one carries the pass of the broker."""
         ends: defaultdict[int, list[Ended]] = defaultdict(list)
         for project_id, end in ended:
             ends[project_id].append(end)
         starts: defaultdict[int, list[StartedJob]] = defaultdict(list)
         for attempt, seen in self.supervisor.take_started():
             starts[attempt.project_id].append(StartedJob(attempt, seen))
-        touches_git = False
-        for project_id in sorted({*ends, *starts, *news}):
-            advanced = advance(project_id=project_id, started=starts[project_id], ended=ends[project_id])
-            touches_git = touches_git or advanced.has_repository
-        return touches_git
+        projects = sorted({*ends, *starts, *news})
+        has_repository, granted = False, Pass()
+        for project_id in projects:
+            advanced = advance(
+                project_id=project_id,
+                started=starts[project_id],
+                ended=ends[project_id],
+                then_grant=project_id == projects[-1],
+            )
+            has_repository, granted = has_repository or advanced.has_repository, advanced.granted
+        return Advanced(has_repository, granted)
 
     def _call_for_effects(self) -> None:
         """Git is for other workers: tell the cluster which repositories have something to do."""

@@ -176,7 +176,7 @@ def test_waits_for_the_limit_that_is_used_up(forge: Forge, tmp_path: Path, gate:
     forge.add_project("p", tmp_path, plain=True, parallelism=1 if limit == "project" else 8)
     if limit == "host":
         Resource.objects.filter(key=f"slots:{forge.host.name}").update(capacity=1)
-    more = {"parallelism": 1} if limit == "graph" else {}
+    more: dict[str, Any] = {"parallelism": 1} if limit == "graph" else {}
     graph = forge.admit(program(stays("a", gate, "a"), stays("b", gate, "b"), stays("c", gate, "c"), **more))
     forge.until_state(graph, "a", "running")
 

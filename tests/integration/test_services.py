@@ -86,7 +86,7 @@ def test_the_database_itself_allows_one_claim_per_project(hand: Hand) -> None:
         move(entry, EntryState.REFRESHING, moves=ENTRY_MOVES)
 
     claim(entry=first)
-    with pytest.raises(IntegrityError, match="entry_one_claimed|integration_entry.project_id"):
+    with pytest.raises(IntegrityError, match=r"entry_one_claimed|integration_entry\.project_id"):
         claim(entry=second)
     assert [state(first), state(second)] == ["refreshing", "queued"]
 

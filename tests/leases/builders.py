@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from core.models import EventCounter, Host, Project
-from core.uow import FROM_CLOCK, unit_of_work
+from core.uow import unit_of_work
 from leases import steps
 from leases.fences import GrantIdentity, HeldGrant
 from leases.models import Claim, Lease, Request, Resource
@@ -66,12 +66,11 @@ def project(name: str = "") -> Project:
     return Project.objects.create(name=name, workspace=f"/work/{name}", home_host=host, created_at=NOON)
 
 
-# --- verbs
+# --- verbs around the steps. The unit of work reads the clock unless a time is handed in, so each is handed one.
 
 
-@unit_of_work
 def file_bundles(*, bundles: Sequence[steps.Bundle], now: datetime = NOON) -> list[int]:
-    return steps.file_requests(bundles, now)
+    return _file(bundles=bundles, now=now)
 
 
 def file_one(of: Project, *claims: ClaimSpec, priority: int = 0, now: datetime = NOON, holder: str = "") -> Request:
@@ -80,9 +79,8 @@ def file_one(of: Project, *claims: ClaimSpec, priority: int = 0, now: datetime =
     return Request.objects.get(pk=pk)
 
 
-@unit_of_work(scope=steps.lock_broker)
 def one_pass(*, now: datetime = NOON, limit: int | None = None) -> list[steps.Granted]:
-    return steps.grant_eligible(now, limit)
+    return _pass(limit=limit, now=now)
 
 
 def granted_now(now: datetime = NOON) -> list[str]:
@@ -90,23 +88,59 @@ def granted_now(now: datetime = NOON) -> list[str]:
     return [grant.holder for grant in one_pass(now=now)]
 
 
-@unit_of_work(scope=steps.lock_broker)
 def end(*, grants: Sequence[GrantIdentity], now: datetime = NOON, to: LeaseState = LeaseState.RELEASED) -> None:
-    steps.end_grants(grants, now, to)
+    _end(grants=grants, to=to, now=now)
 
 
 def end_of(request: Request, now: datetime = NOON, to: LeaseState = LeaseState.RELEASED) -> None:
     end(grants=[grant_of(request)], now=now, to=to)
 
 
+def withdraw(*, requests: Iterable[Request], now: datetime = NOON) -> list[int]:
+    return _withdraw(ids=[request.pk for request in requests], now=now)
+
+
+def hand_over(*, grant: GrantIdentity, holder: str, claims: Iterable[ClaimSpec], now: datetime = NOON) -> HeldGrant:
+    return _hand_over(grant=grant, holder=holder, claims=claims, now=now)
+
+
+def classify(*, grant: GrantIdentity, to: LeaseState, now: datetime = NOON) -> None:
+    _classify(grant=grant, to=to, now=now)
+
+
+@unit_of_work
+def _file(*, bundles: Sequence[steps.Bundle], now: datetime) -> list[int]:
+    return steps.file_requests(bundles, now)
+
+
+@unit_of_work(scope=steps.lock_broker)
+def _pass(*, limit: int | None, now: datetime) -> list[steps.Granted]:
+    return steps.grant_eligible(now, limit)
+
+
+@unit_of_work(scope=steps.lock_broker)
+def _end(*, grants: Sequence[GrantIdentity], to: LeaseState, now: datetime) -> None:
+    steps.end_grants(grants, now, to)
+
+
+@unit_of_work(scope=steps.lock_broker)
+def _withdraw(*, ids: Sequence[int], now: datetime) -> list[int]:
+    return steps.withdraw(ids, "test", now)
+
+
+@unit_of_work(scope=steps.lock_broker)
+def _hand_over(*, grant: GrantIdentity, holder: str, claims: Iterable[ClaimSpec], now: datetime) -> HeldGrant:
+    return steps.hand_over(grant, holder, claims, now)
+
+
+@unit_of_work(scope=steps.lock_broker)
+def _classify(*, grant: GrantIdentity, to: LeaseState, now: datetime) -> None:
+    steps.classify(grant, to, "seen", now)
+
+
 @unit_of_work(scope=steps.lock_broker)
 def capacity(*, key: str, count: int) -> None:
     steps.set_capacity(ResourceClass.PHYSICAL, key, count)
-
-
-@unit_of_work(scope=steps.lock_broker)
-def withdraw(*, requests: Iterable[Request], now: datetime = FROM_CLOCK) -> list[int]:
-    return steps.withdraw([request.pk for request in requests], "test", now)
 
 
 @unit_of_work(scope=steps.lock_broker)
@@ -117,11 +151,6 @@ def suspend(*, requests: Iterable[Request]) -> list[int]:
 @unit_of_work(scope=steps.lock_broker)
 def resume(*, requests: Iterable[Request]) -> list[int]:
     return steps.resume([request.pk for request in requests])
-
-
-@unit_of_work(scope=steps.lock_broker)
-def hand_over(*, grant: GrantIdentity, holder: str, claims: Iterable[ClaimSpec], now: datetime = NOON) -> HeldGrant:
-    return steps.hand_over(grant, holder, claims, now)
 
 
 @unit_of_work
@@ -137,11 +166,6 @@ def expire(*, now: datetime) -> list[int]:
 @unit_of_work
 def renew(*, ids: Sequence[int], now: datetime) -> int:
     return steps.renew(ids, now)
-
-
-@unit_of_work(scope=steps.lock_broker)
-def classify(*, grant: GrantIdentity, to: LeaseState, why: str = "seen", now: datetime = NOON) -> None:
-    steps.classify(grant, to, why, now)
 
 
 # --- what the rows say
