@@ -25,6 +25,10 @@ class Home:
         return self.root / "tick.lock"
 
     @property
+    def quiet(self) -> Path:
+        return self.root / "quiet"
+
+    @property
     def jobs(self) -> Path:
         return self.root / "jobs"
 

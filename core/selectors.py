@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from django.db.models import Exists, OuterRef
 
+from core import rows
 from core.errors import NotFound
-from core.models import CancelIntent, Event, EventCounter, Project
+from core.models import CancelIntent, Event, Project
 from core.names import did_you_mean
 
 COORDINATOR = "coordinator"  # the actor of what advance() does by itself: no news to itself
@@ -28,7 +29,7 @@ def project_named(name: str) -> Project:
 
 def latest_seq() -> int:
     """How far the journal goes. Read it before the data it is shown with."""
-    return EventCounter.objects.values_list("last_seq", flat=True).first() or 0
+    return int(rows.fetch("SELECT last_seq FROM core_eventcounter WHERE id = 1", [])[0][0])
 
 
 def projects_with_news(host_id: int) -> list[int]:

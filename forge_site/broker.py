@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from django.conf import settings
+from django.db import DatabaseError, connection
 from django.utils import timezone
 from django_q.brokers import Broker
 from django_q.signing import SignedPackage
@@ -77,12 +78,21 @@ class ForgeBroker(Broker):
             )
             if not flows.is_running(repository)
         ]
-        is_due = time.monotonic() >= self._tick_due or any(not m.startswith(wake.EFFECTS) for m in messages)
-        if is_due:
+        woken = any(not m.startswith(wake.EFFECTS) for m in messages)
+        if woken or time.monotonic() >= self._tick_due:
             self._tick_due = time.monotonic() + settings.FORGE_TICK_PERIOD_S
-            if not cycle.is_running(home()):  # a tick that runs hears every wake-up itself
+            if not cycle.is_running(home()) and (
+                woken or not self._is_quiet()
+            ):  # one that runs hears every wake-up itself
                 tasks.append(self._task("tick", "recovery.cycle.tick"))
         return tasks
+
+    def _is_quiet(self) -> bool:
+        try:
+            return cycle.is_quiet(home())
+        except DatabaseError:  # away or busy: that is for the tick to find out
+            connection.close()
+            return False
 
     def _wait(self, limit_s: float) -> set[bytes]:
         assert self._socket is not None

@@ -249,6 +249,11 @@ class Supervisor:
     # --- what the caller still has to record --------------------------------------------------------------------------
 
     @property
+    def is_watching(self) -> bool:
+        """Whether any attempt of this host has not ended, as far as this tick knows."""
+        return bool(self._live)
+
+    @property
     def has_unrecorded(self) -> bool:
         return bool(self._unrecorded)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from django.conf import settings
 
-from core import rows
+from core import journal, rows
 from core import steps as core_steps
 from core.models import Project
 from core.transitions import move_all, move_each, require_transaction
@@ -270,6 +270,8 @@ def grant_and_start(*, now: datetime) -> Pass:
         now=now,
     )
     others = frozenset(grant.project_id for grant in granted if not grant.holder.startswith("attempt:"))
+    if others:
+        journal.act_as("broker")  # not the coordinator's: news to these projects, also when this process dies right now
     return Pass(tuple(attempts), others)
 
 

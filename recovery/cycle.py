@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from core import wake
 from core.home import Home, home
 from core.models import Host
+from core.selectors import latest_seq
 from graphs.services import Advanced, StartedJob, advance
 from jobs.flows import Supervisor
 from jobs.planning import Ended
@@ -26,20 +27,38 @@ from recovery import selectors
 from recovery.hosts import this_host
 
 LINGER_S = 1.0  # how long a tick waits for the next event before it gives its worker back
-LONGEST_S = (
-    30.0  # a tick under endless load ends after this and is called again: the queue's time limit is no scheduler
-)
+LONGEST_S = 30.0  # a tick under endless load gives its worker back after this and is called again
 RECORD_AFTER_S = 0.02  # starts are recorded with the next thing that happens, or after this
+QUIET_S = 10.0  # a host on which nothing runs is looked over this often although the journal says nothing new
 
 
 def tick() -> None:
-    """Run until nothing more happens. A second tick on the host marks itself and returns at once."""
+    """Run until nothing more happens. While one tick runs on a host another returns at once: the first hears every wake-up."""
     place = home()
-    with _only_one(place) as mine:
-        if not mine:
-            return
-        with wake.WakeSocket("tick") as socket:
-            Tick(this_host(), place, socket).run()
+    with wake.WakeSocket(wake.SCHEDULER) as socket:
+        while True:
+            with _only_one(place) as mine:
+                if not mine:
+                    return
+                Tick(this_host(), place, socket).run()
+            if not socket.drain():  # what came while we were ending, and found the lock still held
+                return
+
+
+def is_quiet(place: Home) -> bool:
+    """Whether the last full look found nothing that runs or is due, and the journal has not grown since.
+
+    A look at a quiet host would find the same, so the broker spares it; every QUIET_S one is made all the same.
+    """
+    try:
+        age_s = time.time() - place.quiet.stat().st_mtime
+        return 0 <= age_s < QUIET_S and int(place.quiet.read_text()) == latest_seq()
+    except (OSError, ValueError):
+        return False
+
+
+def _note_quiet(place: Home, seq: int) -> None:
+    place.quiet.write_text(str(seq))  # a hint: torn or lost it only costs a look
 
 
 @contextmanager
@@ -76,7 +95,7 @@ class Tick:
     """One tick: its supervisor, its socket, and the loop."""
 
     def __init__(self, host: Host, place: Home, socket: wake.WakeSocket) -> None:
-        self.host, self.socket = host, socket
+        self.host, self.place, self.socket = host, place, socket
         self.supervisor = Supervisor(host, place)
 
     def run(self) -> None:
@@ -123,6 +142,7 @@ class Tick:
     def turn(self, messages: set[bytes]) -> bool:
         """One round: look, advance, grant, start. Returns whether anything happened."""
         everything = wake.TICK in messages
+        seq = latest_seq() if everything else 0  # before the look: what is committed meanwhile is news
         self.supervisor.hear_answers()
         ended = self.supervisor.look_at_all() if everything else self.supervisor.look_at(_exits(messages))
         news = selectors.projects_to_advance(self.host.pk) if everything else set()
@@ -136,8 +156,15 @@ class Tick:
             ended = self.supervisor.launch(granted.attempts)
             news, may_grant = set(granted.other_projects), False
             worked = worked or bool(granted.attempts or news)
-        if touches_git:
-            self._call_for_effects()
+        called = self._call_for_effects() if touches_git else False
+        if (
+            everything
+            and not worked
+            and not called
+            and not self.supervisor.is_watching
+            and not selectors.waits_for_a_moment()
+        ):
+            _note_quiet(self.place, seq)
         return worked
 
     def _advance(self, ended: list[tuple[int, Ended]], news: set[int]) -> Advanced:
@@ -160,10 +187,12 @@ class Tick:
             has_repository, granted = has_repository or advanced.has_repository, advanced.granted
         return Advanced(has_repository, granted)
 
-    def _call_for_effects(self) -> None:
-        """Git is for other workers: tell the cluster which repositories have something to do."""
-        for repository in selectors.repositories_with_due_effects(self.host.pk):
+    def _call_for_effects(self) -> bool:
+        """Git is for other workers: tell the cluster which repositories have something to do. Returns whether any has."""
+        repositories = selectors.repositories_with_due_effects(self.host.pk)
+        for repository in repositories:
             wake.call_for_effects(repository)
+        return bool(repositories)
 
 
 def _exits(messages: set[bytes]) -> list[int]:

@@ -26,6 +26,14 @@ def projects_to_advance(host_id: int) -> set[int]:
     return {*projects_with_news(host_id), *held}
 
 
+def waits_for_a_moment() -> bool:
+    """Whether something becomes due by the clock alone: a held entry, a push to be tried again."""
+    return (
+        Entry.objects.filter(not_before__isnull=False, settled=False).exists()
+        or Entry.objects.filter(push_due=True).exists()
+    )
+
+
 def broker_has_work() -> bool:
     """Whether a pass could grant anything: a request nobody has looked at, or units that came free."""
     unplanned = Request.objects.filter(state=RequestState.WAITING, planned=False, suspended=False)

@@ -106,7 +106,6 @@ def test_territories_in_a_shared_workspace(first: doc.Node, second: doc.Node, co
 # --- retry classes
 
 
-@pytest.mark.req("JB-21")
 def test_every_node_has_a_retry_class() -> None:
     writer, reader = node(owned_files=("a",)), node(work_mode=READER)
     assert retry_class_of(writer, gated=True) is RetryClass.REQUIRES_RECONCILIATION
@@ -117,7 +116,6 @@ def test_every_node_has_a_retry_class() -> None:
         assert retry_class_of(node(retry=doc.Retry(value)), gated=True) == value.value
 
 
-@pytest.mark.req("JB-24", "JB-25")
 @pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED, JobState.ORPHANED, JobState.UNKNOWN])
 def test_a_revision_runs_a_command_again_only_where_that_is_harmless(state: JobState) -> None:
     not_known = state in (JobState.ORPHANED, JobState.UNKNOWN)

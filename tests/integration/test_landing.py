@@ -124,6 +124,31 @@ def test_a_branch_that_a_person_wound_back_is_not_wound_forward_again(forge: For
     assert repo.git("ls-tree", "--name-only", "main").split() == ["README", "src"]
 
 
+def test_a_person_who_made_the_same_change_meanwhile_is_no_conflict(forge: Forge, repo: Repo) -> None:
+    graph = one_writer(forge, repo, checks=[FINE])
+    until_entry(forge, "landing")
+    own = person_commits(repo, {"src/a": "2\n"})
+
+    assert end(forge, graph) == "completed"
+    assert repo.git("diff", own, "main") == ""
+    assert own in repo.git("rev-list", "--first-parent", "main").split()
+
+
+def test_competitive_writers_of_one_file_run_at_once_and_the_second_is_revised(forge: Forge, repo: Repo) -> None:
+    forge.add_project("p", repo.path)
+    met = repo.path.parent / "met"
+    met.mkdir()
+    both = f"test $(ls {met} | wc -l) -ge 2"
+    meet = f"touch {met}/$FORGE_NODE; i=0; until {both} || test $i -ge 600; do sleep 0.05; i=$((i + 1)); done"
+    graph = forge.admit(
+        gated(*(writer(key, f"{meet}; echo {key} >> src/a", "src/a", workMode="competitive") for key in "xy"))
+    )
+
+    assert end(forge, graph) == "completed"
+    assert sorted((repo.path / "src/a").read_text().split()) == ["1", "x", "y"]
+    assert sorted(Node.objects.values_list("revisions", flat=True)) == [0, 1]
+
+
 @pytest.mark.req("IQ-12")
 def test_a_target_branch_that_is_gone_holds_the_queue_with_a_question(forge: Forge, repo: Repo) -> None:
     graph = one_writer(forge, repo)

@@ -20,6 +20,7 @@ from integration.models import Check, Entry
 from integration.states import ENTRY_MOVES, EntryState
 from jobs.models import Attempt, Job
 from jobs.planning import Ended
+from jobs.services import grant_and_start
 from jobs.states import Cause
 from leases.models import Lease, Request
 from leases.states import BLOCKING
@@ -445,3 +446,21 @@ def test_nobody_gets_between_a_worker_and_its_queue_entry(hand: Hand) -> None:
     assert states(graph) == {"a": "accepted", "b": "accepted"}
     assert left_over() == []
     assert not Lease.objects.filter(state__in=BLOCKING).exists()
+
+
+# --- wake-ups ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_granted_workspace_is_news_to_its_project_even_after_a_crash(hand: Hand) -> None:
+    """The grant was committed and the process died: the next one must find the landing that is now due."""
+    node, entry = one_entry(hand)
+    hand.refresh(entry)
+    advance(project_id=node.project_id)  # asks for the workspace
+    assert Request.objects.filter(holder=steps.landing_holder(entry), state="waiting").exists()
+    while node.project_id in projects_to_advance(hand.host.pk):
+        advance(project_id=node.project_id)
+
+    grant_and_start()
+
+    assert Request.objects.filter(holder=steps.landing_holder(entry), state="granted").exists()
+    assert projects_to_advance(hand.host.pk) == {node.project_id}

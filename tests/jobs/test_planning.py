@@ -71,7 +71,7 @@ def test_what_was_cancelled_keeps_its_true_outcome_only_when_that_is_success() -
     assert verdict(Cause.NEVER_STARTED, stop="deadline")[:2] == (A.TIMED_OUT, J.TIMED_OUT)
 
 
-@pytest.mark.req("JB-12", "JB-13", "JB-21", "JB-22", "JB-24", "JB-25")
+@pytest.mark.req("JB-12", "JB-22")
 @pytest.mark.parametrize(
     ("retry", "within", "used_up"),
     [

@@ -95,7 +95,7 @@ def test_steps_refuse_to_stand_alone(project: Project) -> None:
     assert steps.admit([], host_id=project.home_host_id, now=project.created_at) == []
 
 
-@pytest.mark.req("JB-03", "JB-23")
+@pytest.mark.req("JB-03")
 def test_a_request_id_is_one_job_for_ever(project: Project) -> None:
     admit(project=project, orders=[order(project)])
     with pytest.raises(IntegrityError):

@@ -21,6 +21,7 @@ import graphs.services
 import integration.flows
 import integration.services
 import jobs.services
+import jobs.steps
 import workspaces.flows
 import workspaces.services
 from core import journal
@@ -204,6 +205,16 @@ def landing(world: World) -> None:
     assert Attempt.objects.count() == 5
 
 
+def late_grant(world: World) -> None:
+    """The project has advanced, and nobody has asked the broker since."""
+    world.add_project()
+    graph = world.admit(writer("a", world.counted("a", "echo 2 > src/a"), "src/a"))
+    graphs.services.advance(project_id=graph.project_id)
+    assert world.until_ended(graph) == "completed"
+    world.require_clean_end({"src/a": "2"})
+    assert world.runs("a") == 1
+
+
 def refusal(world: World) -> None:
     """The first try writes outside its scope, and is revised."""
     world.add_project()
@@ -322,7 +333,7 @@ POINTS: dict[Callable[[World], None], tuple[Callable[..., Any], ...]] = {
         workspaces.services.add_project,
         graphs.services.admit_graph,
         graphs.services.advance,
-        jobs.services.grant_and_start,
+        jobs.steps.grant_and_start,
         workspaces.services.record_base,
         workspaces.services.record_checkout,
         integration.services.record_sealed,
@@ -346,6 +357,7 @@ POINTS: dict[Callable[[World], None], tuple[Callable[..., Any], ...]] = {
         Supervisor.launch,
         Supervisor.look_at_all,
     ),
+    late_grant: (jobs.services.grant_and_start,),
     refusal: (integration.services.record_refused,),
     conflict: (integration.services.record_ended,),
     held_up: (integration.services.record_held,),
