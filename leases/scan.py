@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from leases import planning, sql
-from leases.planning import ClaimSpec, LineKey, Plan, Standing, Units, Wanted
+from leases.planning import ClaimSpec, LineKey, Plan, Relation, Standing, Units, Wanted
 from leases.states import Access, ResourceClass, WorkMode
 
 MOST_HEADS = 64  # requests of one line that are fetched at a time
@@ -18,7 +18,7 @@ def line_key(row: sql.LineRow) -> LineKey:
     return row.project_id, planning.parse_demand(row.demand)
 
 
-def _spec(row: sql.WaitingClaim | sql.MetClaim) -> ClaimSpec:
+def _spec(row: sql.WaitingClaim) -> ClaimSpec:
     resource_class, access, mode = ResourceClass(row.resource_class), Access(row.access), WorkMode(row.mode)
     return ClaimSpec(resource_class, row.key, access, mode, row.version, bool(row.isolated))
 
@@ -52,6 +52,7 @@ class Scan:
         self._capacity: dict[int, int] = {}
         self._used: dict[int, dict[int, int]] = {}
         self._met: dict[int, list[Standing]] = defaultdict(list)
+        self._names: dict[int, tuple[ResourceClass, str]] = {}
         self._probed: set[int] = set()
         self._turns_of: set[int] = set()
         self._open(lines)
@@ -122,14 +123,44 @@ class Scan:
     def _probe(self, request_ids: Collection[int]) -> None:
         """Find what the claims of these meet."""
         self._probed.update(request_ids)
-        asking = [
-            sql.Asking(request_id, self.wanted[request_id].rank, str(claim.resource_class), claim.key, probe)
+        claims = [
+            (self.wanted[request_id], claim, self.compared[request_id][n])
             for request_id in request_ids
-            for claim in self.wanted[request_id].claims
+            for n, claim in enumerate(self.wanted[request_id].claims)
+        ]
+        if not claims:
+            return
+        on = self._related(claims)
+        asking = [
+            sql.Asking(wanted.request_id, wanted.rank, resource_id, probe)
+            for wanted, claim, own in claims
             for probe in planning.probes(planning.stance(claim))
+            for resource_id in ([own] if probe.relation is Relation.SAME else on[probe.relation, own])
         ]
         for row in sql.met(asking):
-            self._met[row.asking].append(Standing(row.request_id, row.rank, row.token, _spec(row)))
+            resource_class, key = self._names[row.resource_id]
+            claim = ClaimSpec(
+                resource_class, key, Access(row.access), WorkMode(row.mode), row.version, bool(row.isolated)
+            )
+            self._met[row.asking].append(Standing(row.request_id, row.rank, row.token, claim))
+
+    def _related(self, claims: Iterable[tuple[Wanted, ClaimSpec, int]]) -> dict[tuple[Relation, int], list[int]]:
+        """The resources above and below each claimed one, as far as somebody may stand there."""
+        own = {(str(claim.resource_class), claim.key): at for _, claim, at in claims}
+        above = {(cls, each) for cls, key in own for each in planning.ancestors(key)} - own.keys()
+        for (cls, key), at in own.items():
+            self._names[at] = ResourceClass(cls), key
+        for row in sql.related_resources(sorted(above), sorted(own)):
+            self._names[row.id] = ResourceClass(row.resource_class), row.key
+        ids = {(str(cls), key): at for at, (cls, key) in self._names.items()}
+        related: dict[tuple[Relation, int], list[int]] = defaultdict(list)
+        for (cls, key), at in ids.items():
+            for each in planning.ancestors(key):
+                whole = ids.get((cls, each))
+                if whole is not None:
+                    related[Relation.ANCESTOR, at].append(whole)
+                    related[Relation.DESCENDANT, whole].append(at)
+        return related
 
     def _learn_turns(self, plan: Plan) -> bool:
         """Whose turn it is matters only when not all fit."""

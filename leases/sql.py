@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from django.db import connection
 
-from leases.planning import Probe, Relation, ancestors, below
+from leases.planning import Probe, below
 from leases.states import BLOCKING, WRITABLE, Access
 
 T = TypeVar("T")
@@ -249,6 +249,41 @@ def heads(wanted: Sequence[Heads]) -> list[WaitingClaim]:
 
 # --- stage one: what a claim may meet
 
+NAMES = 100  # resources looked up by one statement: each is a term of an OR
+
+
+def related_resources(at: Sequence[tuple[str, str]], under: Sequence[tuple[str, str]]) -> list[ResourceRow]:
+    """Those of the names ``at`` that exist, and what stands below the names ``under`` with a lease or a claim that waits.
+
+    The bounds are constants of the statement, not columns of a VALUES list: only so does PostgreSQL see how few rows are
+    in a range and go by the index.
+    """
+    terms: list[tuple[str, Sequence[Any]]] = []
+    terms += [("(s.resource_class = %s AND s.key = %s)", name) for name in at]
+    terms += [(_BELOW, (cls, *below(key))) for cls, key in under]
+    found: list[Row] = []
+    for part in chunks(terms, NAMES):
+        where = " OR ".join(term for term, _ in part)
+        found += _fetch(
+            f"SELECT s.id, s.resource_class, s.key FROM leases_resource s WHERE {where}",
+            [value for _, values in part for value in values],
+        )
+    return [ResourceRow(*row) for row in found]
+
+
+_BELOW = f"""(s.resource_class = %s AND s.key >= %s AND s.key < %s
+    AND (EXISTS (SELECT 1 FROM leases_claim c WHERE c.resource_id = s.id AND c.pending)
+         OR EXISTS (SELECT 1 FROM leases_lease l WHERE l.resource_id = s.id AND l.{_BLOCKS})))"""
+
+
+class Asking(NamedTuple):
+    """One probe of one claim, on one resource."""
+
+    request_id: int
+    rank: int
+    resource_id: int
+    probe: Probe
+
 
 class MetClaim(NamedTuple):
     """A standing claim found by a probe of ``asking``; token None: it waits."""
@@ -257,79 +292,49 @@ class MetClaim(NamedTuple):
     request_id: int
     rank: int
     token: int | None
-    resource_class: str
-    key: str
+    resource_id: int
     access: str
     mode: str
     version: int | None
     isolated: bool
 
 
-class Asking(NamedTuple):
-    request_id: int
-    rank: int
-    resource_class: str
-    key: str
-    probe: Probe
-
-
-_PROBE_COLUMNS = "asking, rank, cls, low, high, access, spares_rivals, spared_version"
-_AT = "s.resource_class = p.cls AND s.key = p.low"
-_BELOW = "s.resource_class = p.cls AND s.key >= p.low AND s.key < p.high"
 _SPARED = """NOT (p.spares_rivals = 1 AND o.mode = 'competitive' AND o.isolated)
              AND (o.resource_version IS NULL OR o.resource_version <> p.spared_version)"""
-_FIELDS = "s.resource_class, s.key, o.access, o.mode, o.resource_version, o.isolated"
 # The nearest older waiting claim, and the latest blocking lease: one step in an index each, however many there are.
-_WAITS = """
-    SELECT p.asking, c.request_id, c.rank, NULL, {fields} FROM {table} p
-    JOIN leases_resource s ON {where}
-    JOIN leases_claim c ON c.id = (
+_MET = f"""
+    WITH probe (asking, rank, resource_id, access, spares_rivals, spared_version) AS ({{values}})
+    SELECT p.asking, c.request_id, c.rank, NULL, c.resource_id, c.access, c.mode, c.resource_version, c.isolated
+    FROM probe p JOIN leases_claim c ON c.id = (
         SELECT o.id FROM leases_claim o
-        WHERE o.resource_id = s.id AND o.access = p.access AND o.pending AND (o.rank, o.request_id) < (p.rank, p.asking)
-        AND {spared} ORDER BY o.rank DESC, o.request_id DESC LIMIT 1)"""
-_BLOCKS_ = """
-    SELECT p.asking, l.request_id, 0, l.token, {fields} FROM {table} p
-    JOIN leases_resource s ON {where}
-    JOIN leases_lease l ON l.id = (
+        WHERE o.resource_id = p.resource_id AND o.access = p.access AND o.pending
+        AND (o.rank, o.request_id) < (p.rank, p.asking) AND {_SPARED}
+        ORDER BY o.rank DESC, o.request_id DESC LIMIT 1)
+    UNION ALL
+    SELECT p.asking, l.request_id, 0, l.token, l.resource_id, l.access, l.mode, l.resource_version, l.isolated
+    FROM probe p JOIN leases_lease l ON l.id = (
         SELECT o.id FROM leases_lease o
-        WHERE o.resource_id = s.id AND o.access = p.access AND o.{blocks}
-        AND {spared} ORDER BY o.token DESC LIMIT 1)"""
-
-
-def _arm(arm: str, found: str, table: str, where: str) -> str:
-    fields = _FIELDS.replace("o.", f"{found}.")
-    return arm.format(fields=fields, table=table, where=where, spared=_SPARED, blocks=_BLOCKS)
-
-
-def met_sql(at: Sequence[Row], under: Sequence[Row]) -> tuple[str, list[Any]]:
-    tables, arms, parameters = [], [], []
-    for table, rows, where in (("at_key", at, _AT), ("below_key", under, _BELOW)):
-        if rows:
-            values, more = _values(rows)
-            tables.append(f"{table} ({_PROBE_COLUMNS}) AS ({values})")
-            parameters += more
-            arms += [_arm(_WAITS, "c", table, where), _arm(_BLOCKS_, "l", table, where)]
-    return f"WITH {', '.join(tables)} {' UNION ALL '.join(arms)}", parameters
+        WHERE o.resource_id = p.resource_id AND o.access = p.access AND o.{_BLOCKS} AND {_SPARED}
+        ORDER BY o.token DESC LIMIT 1)"""
 
 
 def met(asking: Sequence[Asking]) -> list[MetClaim]:
-    """For each probe the standing claims it meets: of each resource the nearest older waiting one and the latest lease."""
-    at: list[Row] = []
-    under: list[Row] = []
-    for request_id, rank, cls, key, probe in asking:
-        spared = -1 if probe.spared_version is None else probe.spared_version
-        condition = (str(probe.access), int(probe.spares_rivals), spared)
-        if probe.relation is Relation.DESCENDANT:
-            under.append((request_id, rank, cls, *below(key), *condition))
-        else:
-            keys = [key] if probe.relation is Relation.SAME else ancestors(key)
-            at += [(request_id, rank, cls, each, each, *condition) for each in keys]
-    if not at and not under:
-        return []
-    if len(at) + len(under) <= CHUNK:
-        return [MetClaim(*row) for row in _fetch(*met_sql(at, under))]
-    found = [row for part in chunks(at) for row in _fetch(*met_sql(part, []))]
-    found += [row for part in chunks(under) for row in _fetch(*met_sql([], part))]
+    """For each probe the nearest older waiting claim and the latest blocking lease that it meets."""
+    found: list[Row] = []
+    for part in chunks(asking):
+        rows = [
+            (
+                ask.request_id,
+                ask.rank,
+                ask.resource_id,
+                str(ask.probe.access),
+                int(ask.probe.spares_rivals),
+                -1 if ask.probe.spared_version is None else ask.probe.spared_version,
+            )
+            for ask in part
+        ]
+        values, parameters = _values(rows)
+        found += _fetch(_MET.format(values=values), parameters)
     return [MetClaim(*row) for row in found]
 
 

@@ -213,7 +213,7 @@ def _is_standard(module: str) -> bool:
         ("effects", "integration/effects.py", "import integration.models"),
         ("effects", "workspaces/git/__init__.py", "import core.models"),
         ("process", "jobs/process/__init__.py", "import django"),
-        ("process", "jobs/process/__init__.py", "import core.files"),
+        ("process", "jobs/process/__init__.py", "import core.uow"),
         ("process", "jobs/process/__init__.py", "import jobs.states"),
     ],
 )
@@ -241,7 +241,9 @@ def _bare_tree(root: Path) -> None:
     for app in APPS:
         for name in ("__init__", "states", "models", "services", "steps", "effects", "api"):
             _module(root / app / f"{name}.py")
-    for name in ("core/files.py", "jobs/process/__init__.py", "workspaces/git/__init__.py"):
+    for name in ("journal", "rows", "selectors", "transitions", "uow", "wake"):
+        _module(root / "core" / f"{name}.py")
+    for name in ("jobs/process/__init__.py", "workspaces/git/__init__.py"):
         _module(root / name)
     _module(root / "core" / "home.py", "import django.conf\n")
 
