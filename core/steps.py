@@ -15,7 +15,8 @@ from core.transitions import require_transaction
 def lock_project(project_id: int) -> Project:
     """The scope lock of everything that changes a project's rows, with its home host loaded. First in the lock order."""
     require_transaction()
-    tail = "FOR UPDATE" if connection.vendor == "postgresql" else ""  # on SQLite the transaction is the lock
+    # NO KEY: rows that refer to the project are written without its lock (a grant), and must not wait for it at COMMIT.
+    tail = "FOR NO KEY UPDATE" if connection.vendor == "postgresql" else ""  # on SQLite the transaction is the lock
     found = rows.by_id(Project, [project_id], tail=tail)
     if not found:
         raise Project.DoesNotExist(f"no project {project_id}")

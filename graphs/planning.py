@@ -185,12 +185,16 @@ def may_try_again(node: doc.Node, job_state: JobState) -> bool:
     return not (declared and job_state in NOT_KNOWN)
 
 
-def graph_outcome(states: Mapping[str, int]) -> str:
-    """The state of a graph whose nodes have all ended; ``states``: how many nodes are in which."""
-    if states.get(NodeState.CANCELLED):
+def graph_outcome(states: Mapping[str, int], *, cancelled: bool) -> str:
+    """The state of a graph whose nodes have all ended.
+
+    states:    how many nodes are in which
+    cancelled: the graph itself was; a node that was cancelled alone is one that did not succeed
+    """
+    if cancelled and states.get(NodeState.CANCELLED):
         return "cancelled"
-    failed = states.get(NodeState.FAILED, 0) + states.get(NodeState.SKIPPED, 0)
-    return "partial" if failed else "completed"
+    missed = sum(states.get(state, 0) for state in (NodeState.FAILED, NodeState.SKIPPED, NodeState.CANCELLED))
+    return "partial" if missed else "completed"
 
 
 def environment_of(node: doc.Node, *, project: str, graph: str) -> dict[str, Any]:

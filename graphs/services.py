@@ -241,12 +241,9 @@ def _due(project: Project) -> list[Node]:
         *_in_active_graphs(project, "state = 'pending' AND unmet_inputs = 0"),
     ]
     steps.load_graphs(due)
-    cancelled = {
-        node.graph_id
-        for node in due
-        if node.state == NodeState.REVISING and is_cancelled(node.graph.subject, node.subject)
-    }
-    return [node for node in due if node.graph_id not in cancelled]
+    return [
+        node for node in due if node.state != NodeState.REVISING or not is_cancelled(node.graph.subject, node.subject)
+    ]
 
 
 def _in_active_graphs(project: Project, condition: str) -> list[Node]:

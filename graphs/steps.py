@@ -404,7 +404,7 @@ def close_graphs(project: Project, *, now: datetime) -> None:
         states: defaultdict[str, int] = defaultdict(int)
         for state in Node.objects.filter(graph=graph).values_list("state", flat=True):
             states[state] += 1
-        outcome = GraphState(planning.graph_outcome(states))
+        outcome = GraphState(planning.graph_outcome(states, cancelled=is_cancelled(graph.subject)))
         move(graph, outcome, moves=GRAPH_MOVES, data={"graph": graph.pk, "nodes": dict(states)}, ended_at=now)
 
 

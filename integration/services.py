@@ -21,6 +21,10 @@ from leases import steps as lease_steps
 
 HELD_RETRY = timedelta(seconds=3)  # how soon an entry that a person holds up is looked at again
 PUSH_RETRY = timedelta(seconds=30)
+PUSH_QUESTIONS = {  # outcome of a push: what a person can do
+    "rejected": "Bring the remote branch and the target together; the next landing is pushed again.",
+    "unreachable": "See why the remote does not answer; it is tried again by itself.",
+}
 _HELP = {
     "branch_unknown": "Create the target branch again; the queue goes on by itself.",
     "git_failed": "Read git's own words and mend the repository; the queue goes on by itself.",
@@ -159,16 +163,17 @@ def record_pushed(
     entry.not_before = now + PUSH_RETRY if again else None
     entry.save(update_fields=["push_due", "push_result", "not_before"])
     journal.record("entry.pushed", subject=entry.subject, project_id=project_id, owner=entry.owner, **result)
-    if result["outcome"] in ("pushed", "already_there"):
-        resolve_attention(f"push:{project_id}", now=now)
-    if result["outcome"] == "rejected":
+    questions = {outcome: f"push-{outcome}:{project_id}" for outcome in PUSH_QUESTIONS}
+    outcome = result["outcome"]
+    resolve_attention(*(key for asked, key in questions.items() if asked != outcome), now=now)
+    if outcome in questions:
         raise_attention(
-            key=f"push:{project_id}",
+            key=questions[outcome],
             project_id=project_id,
             subject=entry.subject,
-            code="push_rejected",
-            message=f"the remote did not take {entry.offered}: {result['detail']}",
-            next_action="Bring the remote branch and the target together; the next landing is pushed again.",
+            code=f"push_{outcome}",
+            message=f"the remote has not got {entry.offered}: {result['detail']}",
+            next_action=PUSH_QUESTIONS[outcome],
             evidence=result,
             now=now,
         )

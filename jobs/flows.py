@@ -11,6 +11,7 @@ import select
 import signal
 import time
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,10 @@ class Supervisor:
             for attempt in self._live.values()
             if attempt.state == AttemptState.STARTING and attempt.pk not in gone and attempt.pk not in self._unrecorded
         ]
-        ended += self.launch([attempt for attempt in waiting if not identity.lock_is_held(self._jobdir(attempt.pk))])
+        idle = [attempt for attempt in waiting if not identity.lock_is_held(self._jobdir(attempt.pk))]
+        late = [attempt for attempt in idle if _is_late(attempt)]
+        ended += self._give_up(late)
+        ended += self.launch([attempt for attempt in idle if attempt not in late])
         ended += self.stop([attempt for attempt in self._live.values() if attempt.state == AttemptState.STOPPING])
         return ended
 
@@ -225,6 +229,16 @@ class Supervisor:
             identity=seen,
         )
 
+    def _give_up(self, attempts: Iterable[Attempt]) -> list[tuple[int, Ended]]:
+        """Attempts whose deadline passed before they could start, since their checkout could not be made for so long."""
+        return [
+            (
+                project_id,
+                replace(end, cause=Cause.DEADLINE, evidence={**end.evidence, "message": "it could not start in time"}),
+            )
+            for project_id, end in self.stop(attempts)
+        ]
+
     # --- ending -------------------------------------------------------------------------------------------------------
 
     def stop(self, attempts: Iterable[Attempt]) -> list[tuple[int, Ended]]:
@@ -267,6 +281,10 @@ class Supervisor:
         if self._spawner is not None:
             self._spawner.close()
             self._spawner = None
+
+
+def _is_late(attempt: Attempt) -> bool:
+    return attempt.deadline_boottime is not None and attempt.deadline_boottime < time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _checkouts_of(attempts: Collection[Attempt]) -> dict[str, Checkout]:

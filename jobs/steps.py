@@ -170,6 +170,7 @@ def end_attempts(observed: Sequence[Ended], *, host_id: int, now: datetime) -> l
     by_state: defaultdict[AttemptState, list[tuple[Attempt, dict[str, Any]]]] = defaultdict(list)
     jobs_by_state: defaultdict[JobState, list[Job]] = defaultdict(list)
     released: list[Fence] = []
+    unused: list[str] = []
     data: dict[int, dict[str, Any]] = {}
     job_data: dict[int, dict[str, Any]] = {}
     for ended in observed:
@@ -188,12 +189,16 @@ def end_attempts(observed: Sequence[Ended], *, host_id: int, now: datetime) -> l
         jobs_by_state[verdict.job].append(job)
         data[attempt.pk] = {"job": job.pk, "owner": job.owner, "cause": verdict.cause, "exit_code": ended.exit_code}
         job_data[job.pk] = {"owner": job.owner, "cause": verdict.cause, "exit_code": ended.exit_code}
+        if job.own_checkout and ended.evidence.get("cause") == Cause.NEVER_STARTED:
+            unused.append(attempt.subject)  # nobody has worked in it
         if ended.survivors:
             _report_survivors(attempt, ended, now)
         elif not (job.keeps_grant and verdict.job is JobState.SUCCEEDED):
             released.append(fence_of(attempt))
     for attempt_state, changed in by_state.items():
         move_each(changed, attempt_state, moves=ATTEMPT_MOVES, data=data)
+    if unused:
+        workspace_steps.order_removal(unused)
     if released:
         lease_steps.end_grants(released, now=now)
     again = jobs_by_state.pop(JobState.QUEUED, [])

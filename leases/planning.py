@@ -339,6 +339,7 @@ class Plan:
     short:     line that still waits -> the capacity resource it is short of
     reserving: the line for whose first request units are kept as they free
     open:      units of each resource that a line other than the reserving one may take
+    left:      the units after the grants
     """
 
     granted: tuple[int, ...]
@@ -346,6 +347,7 @@ class Plan:
     short: Mapping[LineKey, int]
     reserving: LineKey | None
     open: Mapping[int, int]
+    left: Units
 
 
 def plan_grants(
@@ -387,6 +389,7 @@ def plan_grants(
         {key: at for key in lines if lines[key] and (at := share.short_of(key)) is not None},
         share.reserving,
         share.open(),
+        Units(units.capacity, share.used),
     )
 
 
@@ -462,24 +465,24 @@ class _Share:
         return self.lines[key].pop(0).request_id
 
     def choose_reserving(self) -> None:
-        """The first line in turn that waits may reserve, if there are enough units at all and others hold what it lacks.
-
-        A project that has used up its own limit waits for itself; units kept for it would only idle.
-        """
+        """The first line in turn that waits and may reserve does."""
         if self.reserving is None:
-            for key in sorted((key for key, heads in self.lines.items() if heads), key=self._place):
-                if self._may_reserve(key):
-                    self.reserving = key
-                    return
+            left = Units(self.units.capacity, self.used)
+            waiting = sorted((key for key, heads in self.lines.items() if heads), key=self._place)
+            self.reserving = next((key for key in waiting if may_reserve(key, left)), None)
 
-    def _may_reserve(self, key: LineKey) -> bool:
-        project, demand = key
-        for at, wants in demand:
-            if self.units.capacity.get(at, 0) < wants:
-                return False
-            if self.free[at] < wants and set(self.used.get(at, {})) <= {project}:
-                return False
-        return True
+
+def may_reserve(key: LineKey, units: Units) -> bool:
+    """Whether there are enough units at all, and others hold those that ``key`` lacks.
+
+    A project that has used up its own limit waits for itself; units kept for it would only idle.
+    """
+    project, demand = key
+    free = units.free()
+    return all(
+        units.capacity.get(at, 0) >= wants and (free[at] >= wants or bool(set(units.used.get(at, {})) - {project}))
+        for at, wants in demand
+    )
 
 
 def by_scarcity(demand: Demand, capacity: Mapping[int, int]) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ from leases.planning import ClaimSpec, LineKey, Plan, Relation, Standing, Units,
 from leases.states import Access, ResourceClass, WorkMode
 
 MOST_HEADS = 64  # requests of one line that are fetched at a time
+MOST_CANDIDATES = 8  # lines looked at for the one that reserves
 
 
 def line_key(row: sql.LineRow) -> LineKey:
@@ -55,6 +56,7 @@ class Scan:
         self._names: dict[int, tuple[ResourceClass, str]] = {}
         self._probed: set[int] = set()
         self._turns_of: set[int] = set()
+        self._looked_for_reserving = False
         self._open(lines)
         self._probe(self.fresh)
 
@@ -67,7 +69,11 @@ class Scan:
                 self.wanted.values(), self._met, self.units, turns=turns, reserving=self.reserving
             )
             if not (
-                self._learn_turns(plan) or self._check_winners(plan) or self._fetch_heads(plan) or self._vacate(plan)
+                self._learn_turns(plan)
+                or self._check_winners(plan)
+                or self._fetch_heads(plan)
+                or self._vacate(plan)
+                or self._look_for_reserving(plan)
             ):
                 return plan
 
@@ -137,12 +143,12 @@ class Scan:
             for probe in planning.probes(planning.stance(claim))
             for resource_id in ([own] if probe.relation is Relation.SAME else on[probe.relation, own])
         ]
-        for row in sql.met(asking):
+        for request_id, row in sql.met(asking):
             resource_class, key = self._names[row.resource_id]
             claim = ClaimSpec(
                 resource_class, key, Access(row.access), WorkMode(row.mode), row.version, bool(row.isolated)
             )
-            self._met[row.asking].append(Standing(row.request_id, row.rank, row.token, claim))
+            self._met[request_id].append(Standing(row.request_id, row.rank, row.token, claim))
 
     def _related(self, claims: Iterable[tuple[Wanted, ClaimSpec, int]]) -> dict[tuple[Relation, int], list[int]]:
         """The resources above and below each claimed one, as far as somebody may stand there."""
@@ -150,7 +156,7 @@ class Scan:
         above = {(cls, each) for cls, key in own for each in planning.ancestors(key)} - own.keys()
         for (cls, key), at in own.items():
             self._names[at] = ResourceClass(cls), key
-        for row in sql.related_resources(sorted(above), sorted(own)):
+        for row in (*sql.resources(sorted(above)), *sql.resources_below(sorted(own))):
             self._names[row.id] = ResourceClass(row.resource_class), row.key
         ids = {(str(cls), key): at for at, (cls, key) in self._names.items()}
         related: dict[tuple[Relation, int], list[int]] = defaultdict(list)
@@ -199,6 +205,10 @@ class Scan:
             count = max(planning.how_often(key[1], available), int(reserves))
             if count:
                 wanted.append((line, sql.Heads(line.id, *line.behind, min(count, MOST_HEADS))))
+        self._fetch(wanted)
+        return bool(wanted)
+
+    def _fetch(self, wanted: list[tuple[OpenLine, sql.Heads]]) -> None:
         by_line: dict[int | None, list[sql.WaitingClaim]] = defaultdict(list)
         for row in sql.heads([heads for _, heads in wanted]):
             by_line[row.line_id].append(row)
@@ -208,7 +218,6 @@ class Scan:
             line.exhausted = len(fetched) < heads.limit
             if fetched:
                 line.behind = self.wanted[fetched[-1]].order
-        return bool(wanted)
 
     def _vacate(self, plan: Plan) -> bool:
         """A reserving line without an eligible request keeps nothing; what it kept is offered to those short of it."""
@@ -218,3 +227,28 @@ class Scan:
         self.reserving = None
         self._open(sql.lines_short_of([at for at, _ in key[1]]))
         return True
+
+    def _look_for_reserving(self, plan: Plan) -> bool:
+        """When units may be kept for another line from now on, the lines that wait longest are candidates, wherever they wait.
+
+        Only by the order of turns, in which ties go by id; so few lines are read, however many wait.
+        """
+        if plan.reserving == self.reserving is not None or not (plan.short or self.open_lines):
+            return False
+        if not self._looked_for_reserving:
+            self._looked_for_reserving = True
+            if self._open(sql.lines_waiting(MOST_CANDIDATES)):
+                return True
+        settled = {*plan.granted, *plan.stopped}
+        chosen = self.lines[plan.reserving].last_token if plan.reserving in self.lines else sql.EVERYTHING
+        earlier = [
+            (self.lines[key].last_token, line.id, line)
+            for key, line in self.open_lines.items()
+            if not line.exhausted
+            and settled.issuperset(line.seen)
+            and self.lines[key].last_token < chosen
+            and planning.may_reserve(key, plan.left)
+        ]
+        wanted = [(line, sql.Heads(line.id, *line.behind, 1)) for _, _, line in sorted(earlier)[:MOST_CANDIDATES]]
+        self._fetch(wanted)
+        return bool(wanted)

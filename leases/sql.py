@@ -249,31 +249,25 @@ def heads(wanted: Sequence[Heads]) -> list[WaitingClaim]:
 
 # --- stage one: what a claim may meet
 
-NAMES = 100  # resources looked up by one statement: each is a term of an OR
+RANGES = 100  # terms of an OR
 
 
-def related_resources(at: Sequence[tuple[str, str]], under: Sequence[tuple[str, str]]) -> list[ResourceRow]:
-    """Those of the names ``at`` that exist, and what stands below the names ``under`` with a lease or a claim that waits.
+def resources_below(names: Sequence[tuple[str, str]]) -> list[ResourceRow]:
+    """What stands below these names with a lease or with a claim that waits.
 
     The bounds are constants of the statement, not columns of a VALUES list: only so does PostgreSQL see how few rows are
     in a range and go by the index.
     """
-    terms: list[tuple[str, Sequence[Any]]] = []
-    terms += [("(s.resource_class = %s AND s.key = %s)", name) for name in at]
-    terms += [(_BELOW, (cls, *below(key))) for cls, key in under]
     found: list[Row] = []
-    for part in chunks(terms, NAMES):
-        where = " OR ".join(term for term, _ in part)
+    for part in chunks(names, RANGES):
+        ranges = " OR ".join(["(s.resource_class = %s AND s.key >= %s AND s.key < %s)"] * len(part))
         found += _fetch(
-            f"SELECT s.id, s.resource_class, s.key FROM leases_resource s WHERE {where}",
-            [value for _, values in part for value in values],
+            f"""SELECT s.id, s.resource_class, s.key FROM leases_resource s WHERE ({ranges})
+                AND (EXISTS (SELECT 1 FROM leases_claim c WHERE c.resource_id = s.id AND c.pending)
+                     OR EXISTS (SELECT 1 FROM leases_lease l WHERE l.resource_id = s.id AND l.{_BLOCKS}))""",
+            [value for cls, key in part for value in (cls, *below(key))],
         )
     return [ResourceRow(*row) for row in found]
-
-
-_BELOW = f"""(s.resource_class = %s AND s.key >= %s AND s.key < %s
-    AND (EXISTS (SELECT 1 FROM leases_claim c WHERE c.resource_id = s.id AND c.pending)
-         OR EXISTS (SELECT 1 FROM leases_lease l WHERE l.resource_id = s.id AND l.{_BLOCKS})))"""
 
 
 class Asking(NamedTuple):
@@ -285,10 +279,10 @@ class Asking(NamedTuple):
     probe: Probe
 
 
-class MetClaim(NamedTuple):
-    """A standing claim found by a probe of ``asking``; token None: it waits."""
+class StandingClaim(NamedTuple):
+    """A claim that waits, or (with the token of its grant) a blocking lease."""
 
-    asking: int
+    id: int
     request_id: int
     rank: int
     token: int | None
@@ -302,25 +296,24 @@ class MetClaim(NamedTuple):
 _SPARED = """NOT (p.spares_rivals = 1 AND o.mode = 'competitive' AND o.isolated)
              AND (o.resource_version IS NULL OR o.resource_version <> p.spared_version)"""
 # The nearest older waiting claim, and the latest blocking lease: one step in an index each, however many there are.
+# They are found as values and fetched by id, since a join on them makes PostgreSQL hash the whole table for a large batch.
 _MET = f"""
     WITH probe (asking, rank, resource_id, access, spares_rivals, spared_version) AS ({{values}})
-    SELECT p.asking, c.request_id, c.rank, NULL, c.resource_id, c.access, c.mode, c.resource_version, c.isolated
-    FROM probe p JOIN leases_claim c ON c.id = (
-        SELECT o.id FROM leases_claim o
-        WHERE o.resource_id = p.resource_id AND o.access = p.access AND o.pending
-        AND (o.rank, o.request_id) < (p.rank, p.asking) AND {_SPARED}
-        ORDER BY o.rank DESC, o.request_id DESC LIMIT 1)
-    UNION ALL
-    SELECT p.asking, l.request_id, 0, l.token, l.resource_id, l.access, l.mode, l.resource_version, l.isolated
-    FROM probe p JOIN leases_lease l ON l.id = (
-        SELECT o.id FROM leases_lease o
-        WHERE o.resource_id = p.resource_id AND o.access = p.access AND o.{_BLOCKS} AND {_SPARED}
-        ORDER BY o.token DESC LIMIT 1)"""
+    SELECT p.asking,
+        (SELECT o.id FROM leases_claim o
+         WHERE o.resource_id = p.resource_id AND o.access = p.access AND o.pending
+         AND (o.rank, o.request_id) < (p.rank, p.asking) AND {_SPARED}
+         ORDER BY o.rank DESC, o.request_id DESC LIMIT 1),
+        (SELECT o.id FROM leases_lease o
+         WHERE o.resource_id = p.resource_id AND o.access = p.access AND o.{_BLOCKS} AND {_SPARED}
+         ORDER BY o.token DESC LIMIT 1)
+    FROM probe p"""
 
 
-def met(asking: Sequence[Asking]) -> list[MetClaim]:
-    """For each probe the nearest older waiting claim and the latest blocking lease that it meets."""
-    found: list[Row] = []
+def met(asking: Sequence[Asking]) -> list[tuple[int, StandingClaim]]:
+    """(asking request, standing claim): for each probe the nearest older waiting claim and the latest blocking lease."""
+    waits: list[tuple[int, int]] = []
+    blocks: list[tuple[int, int]] = []
     for part in chunks(asking):
         rows = [
             (
@@ -334,8 +327,24 @@ def met(asking: Sequence[Asking]) -> list[MetClaim]:
             for ask in part
         ]
         values, parameters = _values(rows)
-        found += _fetch(_MET.format(values=values), parameters)
-    return [MetClaim(*row) for row in found]
+        for request_id, claim_id, lease_id in _fetch(_MET.format(values=values), parameters):
+            waits += [(request_id, claim_id)] if claim_id else []
+            blocks += [(request_id, lease_id)] if lease_id else []
+    claims = _standing("c.rank, NULL, c.resource_id", "leases_claim", {pk for _, pk in waits})
+    leases = _standing("0, c.token, c.resource_id", "leases_lease", {pk for _, pk in blocks})
+    return [(asks, claims[pk]) for asks, pk in waits] + [(asks, leases[pk]) for asks, pk in blocks]
+
+
+def _standing(fields: str, table: str, ids: Iterable[int]) -> dict[int, StandingClaim]:
+    return {
+        row[0]: StandingClaim(*row)
+        for part in chunks(sorted(ids))
+        for row in _fetch(
+            f"""SELECT c.id, c.request_id, {fields}, c.access, c.mode, c.resource_version, c.isolated
+                FROM {table} c WHERE c.id IN ({_places(len(part))})""",
+            part,
+        )
+    }
 
 
 # --- lines: who waits for units alone
@@ -359,6 +368,12 @@ def lines_short_of_freed() -> list[LineRow]:
 
 def lines_short_of(resource_ids: Sequence[int]) -> list[LineRow]:
     found = _fetch(f"{_LINE} l.short_of_id IN ({_places(len(resource_ids))})", resource_ids)
+    return [LineRow(*row) for row in found]
+
+
+def lines_waiting(limit: int) -> list[LineRow]:
+    """Those whose turn is the longest ago."""
+    found = _fetch(f"{_LINE} l.short_of_id IS NOT NULL ORDER BY l.last_token, l.id LIMIT %s", [limit])
     return [LineRow(*row) for row in found]
 
 

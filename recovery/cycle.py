@@ -7,6 +7,7 @@ While things keep happening it stays on its own socket, so that a busy system pa
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import select
 import time
@@ -22,9 +23,10 @@ from graphs.services import Advanced, StartedJob, advance
 from jobs.flows import Supervisor
 from jobs.planning import Ended
 from jobs.services import grant_and_start
-from jobs.steps import Pass
 from recovery import selectors
 from recovery.hosts import this_host
+
+log = logging.getLogger("forge.tick")
 
 LINGER_S = 1.0  # how long a tick waits for the next event before it gives its worker back
 LONGEST_S = 30.0  # a tick under endless load gives its worker back after this and is called again
@@ -137,7 +139,10 @@ class Tick:
 
     def record_starts(self) -> None:
         """Starts that nothing else has carried along yet."""
-        self.supervisor.launch(self._advance([], set()).granted.attempts)
+        advanced = self._advance([], set())
+        self.supervisor.launch(advanced.granted.attempts)
+        if advanced.has_repository:
+            self._call_for_effects()
 
     def turn(self, messages: set[bytes]) -> bool:
         """One round: look, advance, grant, start. Returns whether anything happened."""
@@ -176,16 +181,21 @@ class Tick:
         for attempt, seen in self.supervisor.take_started():
             starts[attempt.project_id].append(StartedJob(attempt, seen))
         projects = sorted({*ends, *starts, *news})
-        has_repository, granted = False, Pass()
+        has_repository, granted = False, None
         for project_id in projects:
-            advanced = advance(
-                project_id=project_id,
-                started=starts[project_id],
-                ended=ends[project_id],
-                then_grant=project_id == projects[-1],
-            )
-            has_repository, granted = has_repository or advanced.has_repository, advanced.granted
-        return Advanced(has_repository, granted)
+            try:
+                advanced = advance(
+                    project_id=project_id,
+                    started=starts[project_id],
+                    ended=ends[project_id],
+                    then_grant=project_id == projects[-1],
+                )
+            except Exception:
+                log.exception("project %s could not advance", project_id)
+                continue
+            has_repository = has_repository or advanced.has_repository
+            granted = advanced.granted if project_id == projects[-1] else None
+        return Advanced(has_repository, grant_and_start() if granted is None else granted)
 
     def _call_for_effects(self) -> bool:
         """Git is for other workers: tell the cluster which repositories have something to do. Returns whether any has."""

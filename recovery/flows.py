@@ -21,7 +21,7 @@ from core.models import Project, Stateful
 from integration import flows as integration_flows
 from integration.models import Candidate, Entry
 from integration.states import CandidateState, EntryState
-from recovery import selectors
+from recovery import selectors, services
 from recovery.hosts import this_host
 from workspaces import flows as workspace_flows
 from workspaces import git
@@ -57,21 +57,32 @@ def _run_all(repository: str, lock_fd: int) -> bool:
     ]
     for project in projects:
         passed_over: list[str] = []
+        stuck = selectors.stuck_subjects(project.pk)
         try:
             repo = workspace_flows.repository_of(project, lock_fd=lock_fd)
         except ForgeError as error:
-            log.warning("%s: %s", project, error)
+            _note_stuck(project, project.subject, error)
             all_went_well = False
             continue
+        if project.subject in stuck:
+            services.record_unstuck(project_id=project.pk, subject=project.subject)
         while due := next_due(project, passed_over):
             intent, effect = due
             try:
                 effect(project, repo)
             except ForgeError as error:  # says nothing about the work: the intent stays and the next tick calls again
-                log.warning("%s, %s: %s", project, intent, error)
+                _note_stuck(project, intent, error)
                 passed_over.append(intent)
                 all_went_well = False
+            else:
+                if intent in stuck:
+                    services.record_unstuck(project_id=project.pk, subject=intent)
     return all_went_well
+
+
+def _note_stuck(project: Project, subject: str, error: ForgeError) -> None:
+    log.warning("%s, %s: %s", project, subject, error)
+    services.record_stuck(project_id=project.pk, subject=subject, error=workspace_flows.described(error))
 
 
 def next_due(project: Project, passed_over: Collection[str] = ()) -> tuple[str, Effect] | None:

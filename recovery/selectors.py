@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from core.models import Project
+from core.models import AttentionItem, Project
 from core.selectors import projects_with_news
 from integration.models import Candidate, Entry
 from integration.states import CandidateState, EntryState
@@ -16,6 +16,8 @@ from leases.models import Request, Resource
 from leases.states import RequestState
 from workspaces.models import Checkout
 from workspaces.states import CheckoutState
+
+STUCK = "effect:"  # semantic key of an effect that failed when it was last tried, with its subject
 
 
 def projects_to_advance(host_id: int) -> set[int]:
@@ -66,3 +68,9 @@ def repositories_with_due_effects(host_id: int) -> set[str]:
 def repository_name(git_dir: str) -> str:
     """Short and safe as a file name; two projects of one repository have the same."""
     return hashlib.sha256(git_dir.encode()).hexdigest()[:16]
+
+
+def stuck_subjects(project_id: int) -> set[str]:
+    """Subjects whose effect failed when it was last tried."""
+    keys = AttentionItem.objects.filter(project=project_id, resolved_at=None, key__startswith=STUCK)
+    return {key.removeprefix(STUCK) for key in keys.values_list("key", flat=True)}

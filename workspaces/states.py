@@ -17,7 +17,7 @@ class CheckoutState(StrEnum):
 S = CheckoutState
 
 CHECKOUT_MOVES: Moves = {
-    S.ADDING: frozenset({S.READY, S.FAILED}),
+    S.ADDING: frozenset({S.READY, S.FAILED, S.REMOVING}),  # REMOVING: whoever wanted it has ended before it was made
     S.READY: frozenset({S.REMOVING, S.KEPT}),
     S.REMOVING: frozenset({S.REMOVED, S.KEPT}),
     S.KEPT: frozenset({S.REMOVING}),

@@ -42,7 +42,7 @@ def order_checkouts(orders: Sequence[CheckoutOrder], *, now: datetime) -> list[C
 
 
 def order_removal(owners: Collection[str]) -> None:
-    """Record the intent to remove checkouts that are no longer needed; the effect keeps what is not clean."""
+    """Record the intent to remove checkouts that are no longer needed, made or not; the effect keeps what is not clean."""
     require_transaction()
-    ready = list(Checkout.objects.filter(owner__in=owners, state=CheckoutState.READY))
-    move_all(ready, CheckoutState.REMOVING, moves=CHECKOUT_MOVES)
+    there = Checkout.objects.filter(owner__in=owners, state__in=[CheckoutState.READY, CheckoutState.ADDING])
+    move_all(list(there), CheckoutState.REMOVING, moves=CHECKOUT_MOVES)

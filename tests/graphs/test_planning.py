@@ -152,17 +152,19 @@ def test_what_one_end_rules_out_another_does_not_meet() -> None:
 
 @pytest.mark.req("PX-22")
 @pytest.mark.parametrize(
-    ("states", "outcome"),
+    ("states", "cancelled", "outcome"),
     [
-        ({S.SUCCEEDED: 3}, "completed"),
-        ({S.ACCEPTED: 1, S.SUCCEEDED: 1}, "completed"),
-        ({S.SUCCEEDED: 3, S.FAILED: 1}, "partial"),
-        ({S.SUCCEEDED: 3, S.SKIPPED: 1}, "partial"),
-        ({S.SUCCEEDED: 3, S.FAILED: 1, S.CANCELLED: 1}, "cancelled"),
+        ({S.SUCCEEDED: 3}, False, "completed"),
+        ({S.ACCEPTED: 1, S.SUCCEEDED: 1}, False, "completed"),
+        ({S.SUCCEEDED: 3, S.FAILED: 1}, False, "partial"),
+        ({S.SUCCEEDED: 3, S.SKIPPED: 1}, False, "partial"),
+        ({S.SUCCEEDED: 3, S.FAILED: 1, S.CANCELLED: 1}, True, "cancelled"),
+        ({S.SUCCEEDED: 3, S.CANCELLED: 1}, False, "partial"),  # one node was cancelled, not the graph
+        ({S.SUCCEEDED: 3}, True, "completed"),  # the wish came too late for every node
     ],
 )
-def test_the_status_of_a_graph(states: dict[str, int], outcome: str) -> None:
-    assert graph_outcome(states) == outcome
+def test_the_status_of_a_graph(states: dict[str, int], cancelled: bool, outcome: str) -> None:
+    assert graph_outcome(states, cancelled=cancelled) == outcome
 
 
 # --- retries

@@ -50,9 +50,6 @@ def held_by_another(project_id: int) -> Iterator[None]:
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
-@pytest.mark.xfail(
-    strict=True, reason="core.steps.lock_project: FOR UPDATE stops foreign keys, FOR NO KEY UPDATE does not"
-)
 def test_a_grant_does_not_wait_for_a_verb_of_the_project() -> None:
     """Its rows refer to the project; that must not need the project's lock, since verbs take it before the broker's."""
     hand = Hand()

@@ -343,6 +343,43 @@ def test_a_newcomer_of_the_project_just_served_waits_for_the_others_turn() -> No
     assert granted_now() == [urgent.holder]
 
 
+@pytest.mark.req("RB-17")
+def test_turns_count_also_between_newcomers() -> None:
+    capacity(key="slots", count=1)
+    a, b = project(), project()
+    file_one(a, units("slots"), now=at(0))
+    file_one(b, units("slots"), now=at(1))
+    for _ in range(2):
+        (grant,) = one_pass()
+        end(grants=[grant.identity])
+    assert one_pass() == []
+    of_b, of_a = file_one(b, units("slots"), now=at(2)), file_one(a, units("slots"), now=at(3))
+
+    assert granted_now() == [of_a.holder]
+    assert short_of(of_b) == "slots"
+
+
+def test_a_reservation_ends_when_there_can_never_be_enough() -> None:
+    capacity(key="slots", count=4)
+    of = project()
+    running = [file_one(of, units("slots")) for _ in range(2)]
+    one_pass()
+    large, small = file_one(project(), units("slots", 4), now=at(1)), file_one(of, units("slots", 2), now=at(2))
+    end_of(running[0])
+    capacity(key="slots", count=3)
+    assert granted_now() == [small.holder]
+    capacity(key="slots", count=4)
+    end_of(small)
+    assert granted_now() == []
+    behind = file_one(of, units("slots"), now=at(3))
+    assert granted_now() == []
+    assert Broker.objects.get().reserving == Request.objects.get(pk=large.pk).line
+
+    capacity(key="slots", count=3)
+
+    assert granted_now() == [behind.holder]
+
+
 def test_who_stands_in_line_goes_before_a_newcomer_when_units_free() -> None:
     capacity(key="slots", count=1)
     of = project()
@@ -372,6 +409,29 @@ def test_a_large_request_gets_the_units_that_free_while_small_ones_keep_coming()
         assert granted_now() == ([large.holder] if n == 2 else [])
     end_of(large)
     assert granted_now() == [request.holder for request in small]
+
+
+def test_the_reservation_goes_on_to_who_waits_longest_whatever_it_is_short_of() -> None:
+    capacity(key="slots", count=2)
+    capacity(key="seats", count=2)
+    a, b, c, d = (project() for _ in range(4))
+    slots = [file_one(a, units("slots")) for _ in range(2)]
+    seats = [file_one(a, units("seats")) for _ in range(2)]
+    one_pass()
+    first, second = file_one(b, units("slots", 2), now=at(1)), file_one(c, units("seats", 2), now=at(2))
+    one_pass()
+    more = [file_one(d, units("slots"), now=at(3 + n)) for n in range(2)]
+    one_pass()
+
+    for request in slots:
+        end_of(request)
+    assert granted_now() == [first.holder]
+    end_of(seats[0])
+    newcomer = file_one(d, units("seats"), now=at(9))
+    assert granted_now() == []
+    end_of(seats[1])
+    assert granted_now() == [second.holder]
+    assert not any(is_granted(request) for request in (*more, newcomer))
 
 
 def test_a_reservation_ends_with_the_wait_of_its_request() -> None:
