@@ -23,7 +23,7 @@ FORGE_COMMIT_NAME = os.environ.get("FORGE_COMMIT_NAME", "Forge")
 FORGE_COMMIT_EMAIL = os.environ.get("FORGE_COMMIT_EMAIL", "forge@localhost")
 FORGE_BIND = os.environ.get("FORGE_BIND", "127.0.0.1:8420")
 # What a job sees of the operator's environment; everything else is built explicitly.
-FORGE_PASS_ENV = tuple(os.environ.get("FORGE_PASS_ENV", "PATH,LANG,LC_ALL,TZ").split(","))
+FORGE_PASS_ENV = tuple(os.environ.get("FORGE_PASS_ENV", "PATH,HOME,USER,LOGNAME,TMPDIR,LANG,LC_ALL,TZ").split(","))
 
 
 def _secret_key() -> str:

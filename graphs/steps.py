@@ -348,26 +348,33 @@ def end_nodes(
             data[node.pk].update(code=outcome["code"], message=outcome["message"])
         if commit:
             data[node.pk]["commit"] = commit
-    unseen = [
-        node for node in nodes if to == S.SUCCEEDED and node.state == S.QUEUED
-    ]  # it ended before its start was recorded
+    unseen = [node for node in nodes if to == S.SUCCEEDED and node.state == S.QUEUED]  # its start was never recorded
     move_all(unseen, to, moves=NODE_MOVES, via=[S.RUNNING], data=data, started_at=now, **changes)
     move_all([node for node in nodes if node not in unseen], to, moves=NODE_MOVES, data=data, **changes)
-    closed = Counter(node.graph_id for node in nodes)
-    for graph_id, count in closed.items():
+    _count_as_ended(nodes)
+    causes = {node.pk: (node.key, to) for node in nodes}
+    while causes:  # a wave at a time: a chain of thousands is no reason for a RecursionError
+        causes = _tell_those_behind(causes, now=now)
+
+
+def _count_as_ended(nodes: Sequence[Node]) -> None:
+    for graph_id, count in Counter(node.graph_id for node in nodes).items():
         rows.execute("UPDATE graphs_graph SET open_nodes = open_nodes - %s WHERE id = %s", [count, graph_id])
-    _tell_those_behind({node.pk: (node.key, to) for node in nodes}, project=project, now=now)
 
 
-def _tell_those_behind(ended: Mapping[int, tuple[str, NodeState]], *, project: Project, now: datetime) -> None:
-    behind: defaultdict[int, list[Behind]] = defaultdict(list)
-    for source, target, kind in rows.fetch(
-        f"SELECT source_id, target_id, kind FROM graphs_edge WHERE source_id IN ({rows.places(ended)})", list(ended)
-    ):
-        behind[source].append(Behind(target, EdgeKind(kind)))
+_Reason = tuple[str, NodeState]  # key and state of the node that really ended
+
+
+def _tell_those_behind(causes: Mapping[int, _Reason], *, now: datetime) -> dict[int, _Reason]:
+    """One edge further: fewer unmet inputs, or skipped.
+
+    causes:  nodes that ended, each with the node it ended because of (itself, unless it was skipped)
+    Returns: the same for the nodes skipped now
+    """
+    behind, states = _edges_behind(causes)
     if not behind:
-        return
-    consequence = planning.consequence_of({pk: state for pk, (_, state) in ended.items()}, behind)
+        return {}
+    consequence = planning.consequence_of(states, behind)
     by_count: defaultdict[int, list[int]] = defaultdict(list)
     for target, count in consequence.met.items():
         by_count[count].append(target)
@@ -377,22 +384,37 @@ def _tell_those_behind(ended: Mapping[int, tuple[str, NodeState]], *, project: P
             " AND state IN ('pending', 'skipped')",  # any other went on with an earlier end of the same source
             [count, *targets],
         )
-    if not consequence.skipped:
-        return
-    skipped = list(Node.objects.select_related("graph").filter(pk__in=list(consequence.skipped), state=S.PENDING))
+    found = rows.by_id(Node, consequence.skipped, without=("spec",))
+    skipped = [node for node in found.values() if node.state == S.PENDING]
+    because = {node.pk: causes[consequence.skipped[node.pk]] for node in skipped}
+    data = graph_data(skipped)
+    outcomes = {}
     for node in skipped:
-        cause = ended[consequence.skipped[node.pk]][0]
-        end_nodes(
-            [node],
-            S.SKIPPED,
-            project=project,
-            now=now,
-            outcome={
-                "code": "dependency_ended",
-                "message": f"{cause} ended {ended[consequence.skipped[node.pk]][1]}",
-                "node": cause,
-            },
-        )
+        key, state = because[node.pk]
+        outcomes[node.pk] = {"code": "dependency_ended", "message": f"{key} ended {state}", "node": key}
+        data[node.pk].update(code="dependency_ended", message=f"{key} ended {state}")
+    move_each(
+        [(node, {"ended_at": now, "outcome": outcomes[node.pk]}) for node in skipped],
+        S.SKIPPED,
+        moves=NODE_MOVES,
+        data=data,
+    )
+    _count_as_ended(skipped)
+    return because
+
+
+def _edges_behind(ended: Collection[int]) -> tuple[dict[int, list[Behind]], dict[int, NodeState]]:
+    """The outgoing edges of nodes, and the states those are in."""
+    behind: defaultdict[int, list[Behind]] = defaultdict(list)
+    states: dict[int, NodeState] = {}
+    for source, state, target, kind in rows.fetch(
+        "SELECT e.source_id, n.state, e.target_id, e.kind FROM graphs_edge e JOIN graphs_node n ON n.id = e.source_id"
+        f" WHERE e.source_id IN ({rows.places(ended)})",
+        list(ended),
+    ):
+        behind[source].append(Behind(target, EdgeKind(kind)))
+        states[source] = NodeState(state)
+    return behind, states
 
 
 def close_graphs(project: Project, *, now: datetime) -> None:

@@ -49,7 +49,7 @@ class Scan:
         if broker.reserving_id:
             row = sql.line(broker.reserving_id)
             self.reserving = line_key(row)
-            self.lines[self.reserving] = row
+            lines = [*lines, row]  # always: its first request may no longer be eligible
         self._capacity: dict[int, int] = {}
         self._used: dict[int, dict[int, int]] = {}
         self._met: dict[int, list[Standing]] = defaultdict(list)

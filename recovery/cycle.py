@@ -191,6 +191,7 @@ class Tick:
                     then_grant=project_id == projects[-1],
                 )
             except Exception:
+                # One project's trouble stays its own. What this pass knew of it is found again by the next full look.
                 log.exception("project %s could not advance", project_id)
                 continue
             has_repository = has_repository or advanced.has_repository

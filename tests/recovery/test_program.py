@@ -53,3 +53,20 @@ def test_a_failure_skips_exactly_what_depends_on_it(forge: Forge, tmp_path: Path
         "far-behind": "skipped",
     }
     assert Node.objects.get(key="behind").outcome["node"] == "bad"
+
+
+@pytest.mark.req("PX-20")
+def test_a_failure_at_the_head_of_a_long_chain_skips_all_of_it_and_is_named_as_the_cause(
+    forge: Forge, tmp_path: Path
+) -> None:
+    forge.add_project("p", tmp_path, plain=True)
+    chain = [
+        {"key": f"n{i}", "command": ["true"], "workMode": "read-only", "needs": [f"n{i - 1}"] if i else ["bad"]}
+        for i in range(1500)  # deeper than Python's stack
+    ]
+    graph = forge.admit(program({"key": "bad", "command": ["false"], "workMode": "read-only"}, *chain))
+
+    assert forge.until_ended(graph) == "partial"
+
+    assert Node.objects.filter(graph=graph, state="skipped").count() == 1500
+    assert Node.objects.get(graph=graph, key="n1499").outcome["node"] == "bad"
