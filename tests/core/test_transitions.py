@@ -44,7 +44,7 @@ moved_each = unit_of_work(move_each)
 
 @pytest.mark.parametrize(("model", "states", "moves"), TABLES, ids=lambda value: getattr(value, "__name__", ""))
 def test_each_table_names_every_state_and_leads_only_to_states(
-    model: type[Stateful], states: type, moves: Moves
+    model: type[Stateful], states: type[StrEnum], moves: Moves
 ) -> None:
     known = set(states.__members__.values())
     assert set(moves) == known
