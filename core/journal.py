@@ -19,6 +19,9 @@ from core import wake
 CHANNEL = "forge"  # PostgreSQL NOTIFY
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
+
+
 @dataclass
 class Buffer:
     """What one unit of work will append."""
@@ -40,7 +43,7 @@ def record(kind: str, *, subject: str, project_id: int | None, **data: Any) -> N
     buffer = current.get()
     if buffer is None:
         raise RuntimeError(f"event {kind} was recorded outside a unit of work")
-    buffer.events.append((project_id, subject, kind, json.dumps(data, separators=(",", ":"), default=str)))
+    buffer.events.append((project_id, subject, kind, _encode(data)))
 
 
 def act_as(actor: str) -> None:

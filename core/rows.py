@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast
 
-from django.db import connection, models
+from django.db import DEFAULT_DB_ALIAS, connection, connections, models
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.expressions import Col
 
 M = TypeVar("M", bound=models.Model)
@@ -28,13 +29,14 @@ def select(
     without: fields that are not read; a later access reads them one by one
     tail:    ORDER BY, LIMIT, FOR UPDATE
     """
-    plan = _select_plan(model, frozenset(without), connection.vendor)
-    with connection.cursor() as cursor:
+    database = _database()
+    plan = _select_plan(model, frozenset(without), database.vendor)
+    with database.cursor() as cursor:
         cursor.execute(f"{plan.sql} WHERE {where} {tail}", parameters)
         found = cursor.fetchall()
     if plan.converters:
-        found = [_converted(row, plan.converters) for row in found]
-    return [model.from_db(connection.alias, plan.names, row) for row in found]
+        found = [_converted(row, plan.converters, database) for row in found]
+    return [model.from_db(database.alias, plan.names, row) for row in found]
 
 
 def by_id(model: type[M], ids: Collection[int], *, without: Collection[str] = (), tail: str = "") -> dict[int, M]:
@@ -48,26 +50,26 @@ def insert(rows: Sequence[models.Model]) -> None:
     """Insert instances of one model, in order; each then has its primary key."""
     if not rows:
         return
-    plan = _insert_plan(type(rows[0]))
+    database, plan = _database(), _insert_plan(type(rows[0]))
     for start in range(0, len(rows), CHUNK):
         part = rows[start : start + CHUNK]
         values = [prepared(field, getattr(row, field.attname)) for row in part for field in plan.fields]
-        with connection.cursor() as cursor:
+        with database.cursor() as cursor:
             cursor.execute(plan.sql.format(", ".join([plan.places] * len(part))), values)
             for row, (pk,) in zip(part, cursor.fetchall(), strict=True):
                 row.pk = pk
-                row._state.adding, row._state.db = False, connection.alias
+                row._state.adding, row._state.db = False, database.alias
 
 
 def execute(sql: str, parameters: Sequence[Any]) -> int:
     """Run one statement. Returns: how many rows it found."""
-    with connection.cursor() as cursor:
+    with _database().cursor() as cursor:
         cursor.execute(sql, parameters)
         return int(cursor.rowcount)
 
 
 def fetch(sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
+    with _database().cursor() as cursor:
         cursor.execute(sql, parameters)
         return list(cursor.fetchall())
 
@@ -95,6 +97,11 @@ _AS_THEY_ARE = (
 )
 
 
+def _database() -> BaseDatabaseWrapper:
+    """The connection itself: each attribute of the proxy that Django offers costs a look-up per thread and task."""
+    return connections[DEFAULT_DB_ALIAS]
+
+
 # --- what is worked out once per model --------------------------------------------------------------------------------
 
 
@@ -120,11 +127,14 @@ def _select_plan(model: type[models.Model], without: frozenset[str], vendor: str
     return _SelectPlan(f"SELECT {columns} FROM {table}", [field.attname for field in fields], converters)
 
 
-def _converted(row: tuple[Any, ...], converters: list[tuple[int, list[Callable[..., Any]], Col]]) -> list[Any]:
+def _converted(
+    row: tuple[Any, ...], converters: list[tuple[int, list[Callable[..., Any]], Col]], database: BaseDatabaseWrapper
+) -> list[Any]:
     values = list(row)
     for position, found, column in converters:
-        for convert in found:
-            values[position] = convert(values[position], column, connection)
+        if values[position] is not None:
+            for convert in found:
+                values[position] = convert(values[position], column, database)
     return values
 
 

@@ -236,10 +236,9 @@ def _progress_landing(project: Project, *, now: datetime) -> None:
 
 def _due(project: Project) -> list[Node]:
     """Nodes to dispatch: ready ones in graph and topological order, after those to be revised."""
-    due = [
-        *_in_active_graphs(project, "state = 'revising'"),
-        *_in_active_graphs(project, "state = 'pending' AND unmet_inputs = 0"),
-    ]
+    ready = _in_active_graphs(project, "state = 'pending' AND unmet_inputs = 0")
+    revising = _in_active_graphs(project, "state = 'revising'") if project.git_dir else []  # only gated nodes are
+    due = [*revising, *ready]
     steps.load_graphs(due)
     return [
         node for node in due if node.state != NodeState.REVISING or not is_cancelled(node.graph.subject, node.subject)

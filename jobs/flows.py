@@ -94,7 +94,10 @@ class Supervisor:
                 room.poll(ORDER_LIMIT_S * 1000)
 
     def hear_answers(self) -> None:
-        """Take note of starts that the shims report. A lost report costs a look at the next full pass."""
+        """Take note of starts that the shims report. A lost report costs a look at the next full pass.
+
+        An order given twice, since a full pass came between the first and its start, is answered as already started or ended.
+        """
         if self._spawner is None:
             return
         for jobdir, launched in self._spawner.answers():
@@ -104,7 +107,7 @@ class Supervisor:
             if launched.outcome is spawner.Outcome.STARTED:
                 if receipt := _believed(receipts.read_started, self._jobdir(attempt.pk)):
                     self._unrecorded[attempt.pk] = _identity(receipt)
-            else:  # what holds now is found by the next full pass
+            elif launched.outcome in (spawner.Outcome.BAD_SPEC, spawner.Outcome.FAILED):
                 log.warning("%s was not started: %s %s", attempt, launched.outcome, launched.detail)
 
     @property

@@ -7,7 +7,7 @@ import hmac
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -70,7 +70,7 @@ def admit(orders: Sequence[JobOrder], *, host_id: int, now: datetime) -> list[Jo
             state=JobState.QUEUED,
             attempts_made=1,
             created_at=now,
-            claims=[asdict(claim) for claim in order.claims],
+            claims=[_claim_data(claim) for claim in order.claims],
             **{name: getattr(order, name) for name in _COPIED},
             argv=list(order.argv),
         )
@@ -79,6 +79,19 @@ def admit(orders: Sequence[JobOrder], *, host_id: int, now: datetime) -> list[Jo
     rows.insert(jobs)
     _add_attempts([(job, order.claims) for job, order in zip(jobs, orders, strict=True)], host_id=host_id, now=now)
     return jobs
+
+
+def _claim_data(claim: ClaimSpec) -> dict[str, Any]:
+    """As stored; ``claims_of`` reads it. Not ``asdict``, which copies everything deeply."""
+    return {
+        "resource_class": claim.resource_class.value,
+        "key": claim.key,
+        "access": claim.access.value,
+        "mode": claim.mode.value,
+        "version": claim.version,
+        "isolated": claim.isolated,
+        "units": claim.units,
+    }
 
 
 _COPIED = (
@@ -123,12 +136,11 @@ def _add_attempts(jobs: Sequence[tuple[Job, Sequence[ClaimSpec]]], *, host_id: i
 
 
 def attempts_with_jobs(ids: Collection[int]) -> dict[int, Attempt]:
-    """Attempts with job and project loaded, as they are now."""
+    """Attempts with ``job`` loaded, as they are now."""
     attempts = rows.by_id(Attempt, ids)
     jobs = rows.by_id(Job, {attempt.job_id for attempt in attempts.values()})
-    projects = rows.by_id(Project, {attempt.project_id for attempt in attempts.values()})
     for attempt in attempts.values():
-        attempt.job, attempt.project = jobs[attempt.job_id], projects[attempt.project_id]
+        attempt.job = jobs[attempt.job_id]
     return attempts
 
 
@@ -290,9 +302,11 @@ def start_granted(granted: Sequence[lease_steps.Granted], *, now: datetime, boot
     grants = {grant.request_id: grant for grant in granted if grant.holder.startswith("attempt:")}
     by_attempt = {int(grant.holder.partition(":")[2]): grant for grant in grants.values()}
     attempts = list(attempts_with_jobs(by_attempt).values())
+    projects = rows.by_id(Project, {attempt.project_id for attempt in attempts})
     changed, data = [], {}
     for attempt in attempts:
         grant, job = by_attempt[attempt.pk], attempt.job
+        attempt.project = projects[attempt.project_id]  # whoever starts it needs to know where
         changed.append(
             (
                 attempt,
