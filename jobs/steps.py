@@ -94,6 +94,8 @@ def _claim_data(claim: ClaimSpec) -> dict[str, Any]:
     }
 
 
+PASS_LIMIT = 1000  # new or woken requests one pass looks at, by rank: a transaction stays short whatever was admitted
+
 _COPIED = (
     "project_id",
     "owner",
@@ -269,7 +271,7 @@ def grant_and_start(*, now: datetime) -> Pass:
     Writes: leases and requests; attempts to starting with fence and deadline; jobs to running; intents to add checkouts
     Caller: holds the broker row; no project's row is written
     """
-    granted = lease_steps.grant_eligible(now=now)
+    granted = lease_steps.grant_eligible(now=now, limit=PASS_LIMIT)
     if not granted:
         return Pass()
     attempts = start_granted(granted, now=now, boottime=time.clock_gettime(time.CLOCK_BOOTTIME))

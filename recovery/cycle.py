@@ -23,6 +23,7 @@ from graphs.services import Advanced, StartedJob, advance
 from jobs.flows import Supervisor
 from jobs.planning import Ended
 from jobs.services import grant_and_start
+from leases.selectors import has_work
 from recovery import selectors
 from recovery.hosts import this_host
 
@@ -153,7 +154,7 @@ class Tick:
         news = selectors.projects_to_advance(self.host.pk) if everything else set()
         worked = bool(ended or news)
         touches_git = everything
-        may_grant = worked or (everything and selectors.broker_has_work())
+        may_grant = worked or (everything and has_work())
         while ended or news or may_grant:
             advanced = self._advance(ended, news) if ended or news else Advanced(False, grant_and_start())
             granted = advanced.granted

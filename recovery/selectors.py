@@ -12,8 +12,6 @@ from core.models import AttentionItem, Project
 from core.selectors import projects_with_news
 from integration.models import Candidate, Entry
 from integration.states import CandidateState, EntryState
-from leases.models import Request, Resource
-from leases.states import RequestState
 from workspaces.models import Checkout
 from workspaces.states import CheckoutState
 
@@ -34,12 +32,6 @@ def waits_for_a_moment() -> bool:
         Entry.objects.filter(not_before__isnull=False, settled=False).exists()
         or Entry.objects.filter(push_due=True).exists()
     )
-
-
-def broker_has_work() -> bool:
-    """Whether a pass could grant anything: a request nobody has looked at, or units that came free."""
-    unplanned = Request.objects.filter(state=RequestState.WAITING, planned=False, suspended=False)
-    return unplanned.exists() or Resource.objects.filter(freed=True).exists()
 
 
 def projects_with_due_effects(host_id: int) -> set[int]:
