@@ -124,7 +124,8 @@ def _flushed(code: Any) -> Any:
     except BrokenPipeError:
         return _pipe_closed()
     except OSError as error:
-        print(f"error: the output could not be written: {error.strerror} [system_error]", file=sys.stderr)
+        if code != 2:  # else the very same has just been said
+            print(f"error: the output could not be written: {error.strerror} [system_error]", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return code or 2
     return code

@@ -474,10 +474,10 @@ def test_settings_that_mean_nothing_are_refused(tmp_path: Path, wrong: dict[str,
     refused_process("settings_invalid", "status", env=env)
 
 
-def test_a_home_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
+def test_a_home_that_cannot_be_made_is_refused(forge_home: Path) -> None:
+    (forge_home / "file").write_text("x")  # its path is short, as sockets need it
 
-    refused_process("system_error", "init", env={**_without_database(), "FORGE_HOME": str(tmp_path / "file/home")})
+    refused_process("system_error", "init", env={**_without_database(), "FORGE_HOME": str(forge_home / "file/home")})
 
 
 def test_a_home_whose_sockets_would_have_too_long_names_is_refused(tmp_path: Path) -> None:

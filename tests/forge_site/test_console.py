@@ -281,7 +281,7 @@ def test_a_narrow_terminal_keeps_the_names(transactional_db: None) -> None:
 
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_colours_are_left_out_on_request(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in environment.items():
+    for name, value in {"TERM": "xterm-256color", **environment}.items():
         monkeypatch.setenv(name, value)
     out = Out(Terminal())
 
@@ -459,11 +459,14 @@ def test_a_reader_that_goes_away_is_no_error(
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_an_output_that_cannot_be_written_is_an_error(forge: Forge, child_environment: dict[str, str]) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_cannot_be_written_is_an_error(
+    forge: Forge, child_environment: dict[str, str], unbuffered: str
+) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             command("status"),
-            env=child_environment,
+            env={**child_environment, "PYTHONUNBUFFERED": unbuffered},
             stdout=full,
             stderr=subprocess.PIPE,
             check=False,
