@@ -28,7 +28,7 @@ help:
 	  '' \
 	  'See it work' \
 	  '  make demo           a small graph of plain commands, with a dashboard; needs nothing else' \
-	  '  make demo-real      a larger one with coding agents (examples/modernize)' \
+	  '  make demo-real      ruff and libcst at work on a real library (examples/modernize)' \
 	  '' \
 	  'Change it (docs/development.md)' \
 	  '  make test           everything a change must pass; a line per lane at the end' \

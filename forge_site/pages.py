@@ -148,7 +148,10 @@ def node(request: HttpRequest, pk: int, key: str) -> HttpResponse:
     attempts = selectors.attempts_of([shown.subject]).get(shown.subject, [])[::-1]
     newest = attempts[0] if attempts else None
     entries = Entry.objects.prefetch_related("checks__job")
-    candidates = Candidate.objects.filter(owner=shown.subject).select_related("attempt", "entry").order_by("-pk")
+    candidates = list(Candidate.objects.filter(owner=shown.subject).select_related("entry").order_by("-pk"))
+    by_pk = {attempt.pk: attempt for attempt in attempts}
+    for candidate in candidates:
+        candidate.attempt = by_pk[candidate.attempt_id]
     in_queue = {entry.candidate_id: entry for entry in entries.filter(owner=shown.subject)}
     return _page(
         request,

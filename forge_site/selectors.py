@@ -56,11 +56,12 @@ def places_in_line(project_ids: Collection[int]) -> dict[int, int]:
 
 
 def attempts_of(owners: Collection[str]) -> dict[str, list[Attempt]]:
-    """Per owner (`node:42`), all attempts of its jobs, oldest first."""
+    """Per owner (`node:42`), all attempts of its jobs, oldest first and numbered as people count them: over all its jobs."""
     found: dict[str, list[Attempt]] = defaultdict(list)
     attempts = Attempt.objects.filter(job__owner__in=owners).select_related("job", "host", "request").order_by("pk")
     for attempt in attempts:
         found[attempt.job.owner].append(attempt)
+        attempt.number = len(found[attempt.job.owner])  # for this page only; the row counts inside one job
     return found
 
 

@@ -180,6 +180,8 @@ def _failure_of(job: Job) -> str:
     attempt = Attempt.objects.filter(job=job).order_by("-number").first()
     if attempt is None:
         return f"its job ended {job.state}"
+    if job.state == JobState.TIMED_OUT:
+        return f"it passed its deadline of {job.deadline_s} s"
     if attempt.exit_code is not None and attempt.exit_code >= 0:
         return f"its command exited with code {attempt.exit_code}"
     if attempt.exit_code is not None:

@@ -144,7 +144,11 @@ def _progress_checks(
         finish(
             entry,
             EntryState.REJECTED,
-            {"code": "check_failed", "message": f"check failed: {', '.join(verdict.failed)}", "checks": results},
+            {
+                "code": "check_failed",
+                "message": f"check failed: {', '.join(verdict.failed)} (`forge logs NODE --check NAME` shows its output)",
+                "checks": results,
+            },
             now=now,
         )
     elif verdict.gate is Gate.PASSED and not frozen and _holds_workspace(entry, workspace_key, now):

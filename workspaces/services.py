@@ -26,6 +26,12 @@ class ProjectExists(Conflict):
     code = "project_exists"
 
 
+class TargetTaken(Conflict):
+    """Another project lands on this branch, with checks of its own. One branch has one queue and one set of checks."""
+
+    code = "target_taken"
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a project works. git_dir and target_ref are empty for a plain directory."""
@@ -49,7 +55,7 @@ def add_project(
     """Register a place of work. The same registration again returns the project; another under its name is a conflict.
 
     Writes: the project and its limit
-    Raises: ProjectExists
+    Raises: ProjectExists, TargetTaken
     """
     wanted: dict[str, Any] = {
         "workspace": place.workspace,
@@ -65,6 +71,13 @@ def add_project(
             settings = ", ".join(f"{field} {getattr(known, field)!r}" for field in other)
             raise ProjectExists(f"A project named {name!r} is registered with other settings: {settings}.", name=name)
         return known
+    if place.git_dir:
+        twins = Project.objects.filter(git_dir=place.git_dir, target_ref=place.target_ref)
+        if twin := twins.values_list("name", flat=True).first():
+            raise TargetTaken(
+                f"Project {twin!r} lands on {place.target_ref} of this repository already; use it, or another branch.",
+                project=twin,
+            )
     project = Project.objects.create(name=name, created_at=now, **wanted)
     lease_steps.lock_broker()
     lease_steps.set_capacity(ResourceClass.PHYSICAL, keys.limit_of_project(name), parallelism)

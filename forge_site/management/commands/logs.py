@@ -14,6 +14,7 @@ from forge_site.failures import EXIT_DETACHED, printable
 from forge_site.management.base import ForgeCommand, label, node_named
 from graphs.models import Node
 from graphs.selectors import explain
+from integration.models import Check
 from jobs.models import Attempt
 from jobs.process import output
 from jobs.states import ATTEMPT_ENDED, AttemptState
@@ -37,19 +38,27 @@ class Command(ForgeCommand):
         "forge logs add                 of the newest graph that has this node",
         "forge logs -f calculator/add   follow it",
         "forge logs add --attempt 1     of its first attempt, after a revision",
+        "forge logs add --check unit    of the check that failed",
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("node", help="key, or graph/key")
         parser.add_argument("-f", "--follow", action="store_true", help="go on until the attempt has ended")
-        parser.add_argument("--stderr", action="store_true", help="the error stream instead of the output")
+        parser.add_argument(
+            "--stderr", dest="errors", action="store_true", help="the error stream instead of the output"
+        )
         parser.add_argument("--attempt", type=int, metavar="N", help="an earlier attempt: 1 is the first")
+        parser.add_argument(
+            "--check", metavar="NAME", help="instead the newest run of a required check on what it offers"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         node = node_named(options["node"])
-        stream: output.Stream = "stderr" if options["stderr"] else "stdout"
+        stream: output.Stream = "stderr" if options["errors"] else "stdout"
         try:
-            if options["follow"]:
+            if options["check"]:
+                self._show(_attempt_of_check(node, options["check"]), stream)
+            elif options["follow"]:
                 self._follow(node, options["attempt"], stream)
             else:
                 self._show(_attempt(node, options["attempt"]), stream)
@@ -58,7 +67,13 @@ class Command(ForgeCommand):
 
     def _show(self, attempt: Attempt, stream: output.Stream) -> None:
         total = attempt.evidence.get("output", {}).get(stream)
-        self.stdout.write(output.read(_jobdir(attempt), stream, total=total).text(), ending="")
+        text = output.read(_jobdir(attempt), stream, total=total).text()
+        self.stdout.write(text, ending="")
+        other: output.Stream = "stdout" if stream == "stderr" else "stderr"
+        if not text and (size := output.read(_jobdir(attempt), other).total):
+            self.stderr.write(
+                f"nothing on {stream}; {size} bytes on {other}" + (": add --stderr" if other == "stderr" else "")
+            )
 
     def _follow(self, node: Node, number: int | None, stream: output.Stream) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a piece may end inside a character
@@ -95,6 +110,16 @@ class Command(ForgeCommand):
                 told = True
             select.select([socket], [], [], POLL_S)
             socket.drain()
+
+
+def _attempt_of_check(node: Node, name: str) -> Attempt:
+    """The newest attempt of the newest run of a check. Raises: NoOutput, naming the checks there are."""
+    checks = Check.objects.filter(entry__owner=node.subject)
+    found = Attempt.objects.filter(job__check_run__in=checks.filter(name=name)).order_by("pk").last()
+    if found is None:
+        there = ", ".join(sorted(set(checks.values_list("name", flat=True)))) or "none has run"
+        raise NoOutput(f"{label(node.graph)}/{node.key}: no run of a check {name!r} (checks: {there}).", node=node.key)
+    return found
 
 
 def _jobdir(attempt: Attempt) -> Any:
