@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from django.core.management import call_command
 
 from core.models import Project
 from graphs.models import Node
+from tests.forge_site.cli import Cli
 from tests.running import Forge, Repo, gated, program, writer
 from workspaces.services import TargetTaken
 
@@ -24,29 +23,30 @@ def forge(transactional_db: None) -> Iterator[Forge]:
     forge.close()
 
 
-def logs(*arguments: str) -> tuple[str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    call_command("logs", *arguments, stdout=out, stderr=err)
-    return out.getvalue(), err.getvalue()
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    return Cli(capsys, monkeypatch)
 
 
-def test_the_output_of_a_failed_check_can_be_read(forge: Forge, tmp_path: Path) -> None:
+def test_the_output_of_a_failed_check_can_be_read(forge: Forge, tmp_path: Path, cli: Cli) -> None:
     repo = Repo(tmp_path / "repo")
     forge.add_project("p", repo.path, checks=[{"name": "unit", "argv": ["sh", "-c", "echo one is not two; exit 1"]}])
     graph = forge.admit(gated(writer("a", "echo 2 > src/a", "src/a", maxRevisions=0)))
     forge.until_ended(graph)
 
-    assert logs("a", "--check", "unit")[0] == "one is not two\n"
+    assert cli("logs", "a", "--check", "unit").out == "one is not two\n"
+    assert "(checks: unit)" in cli("logs", "a", "--check", "uint").err
     assert "--check" in Node.objects.get().outcome["message"]
 
 
-def test_an_empty_output_points_to_the_error_stream(forge: Forge, tmp_path: Path) -> None:
+def test_an_empty_output_points_to_the_error_stream(forge: Forge, tmp_path: Path, cli: Cli) -> None:
     forge.add_project("p", tmp_path, plain=True)
     command = ["sh", "-c", "echo oops >&2; exit 3"]
     forge.until_ended(forge.admit(program({"key": "a", "command": command, "workMode": "read-only"})))
 
-    assert logs("a") == ("", "nothing on stdout; 5 bytes on stderr: add --stderr\n")
-    assert logs("a", "--stderr")[0] == "oops\n"
+    said = cli("logs", "a")
+    assert (said.out, said.err) == ("", "nothing on stdout; 5 bytes on stderr: add --stderr\n")
+    assert cli("logs", "a", "--stderr").out == "oops\n"
 
 
 def test_a_passed_deadline_is_named(forge: Forge, tmp_path: Path) -> None:
