@@ -78,6 +78,9 @@ class Installation:
 
     def __init__(self, database_url: str) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="fb-"))
+        self.project = self.root.name.replace(
+            "_", "-"
+        )  # its own: two installations may follow each other in one database
         self.home = self.root / "home"
         self.environment = {**os.environ, "FORGE_HOME": str(self.home), "DJANGO_SETTINGS_MODULE": "forge_site.settings"}
         self.environment.pop("DATABASE_URL", None)
@@ -95,7 +98,7 @@ class Installation:
         self.forge("init")
         work = self.root / "work"
         work.mkdir()
-        self.forge("project", "add", "bench", str(work), "--plain", f"--parallelism={PARALLELISM}")
+        self.forge("project", "add", self.project, str(work), "--plain", f"--parallelism={PARALLELISM}")
         self.up = subprocess.Popen(
             [sys.executable, "-m", "forge_site", "up", "--bind", "127.0.0.1:0"],
             env=self.environment,
@@ -113,7 +116,7 @@ class Installation:
     def run(self, name: str, graph: Graph) -> tuple[float, list[float]]:
         """Wall seconds from the moment the graph is admitted to its last node's end; latencies in seconds."""
         path = self.root / f"{name}.json"
-        path.write_text(json.dumps(document(name, graph, "bench")))
+        path.write_text(json.dumps(document(name, graph, self.project)))
         known = {int(entry.name) for entry in (self.home / "jobs").iterdir()}
         self.forge("run", str(path))
         result = json.loads(self.forge("result", name, "--json"))
@@ -192,7 +195,8 @@ def bench_idle(database: str, database_url: str, seconds: float) -> None:
     try:
         installation.start()
         assert installation.up is not None
-        time.sleep(3)  # noqa: TID251 (start-up is not idle)
+        wait_until((installation.home / "quiet").exists, 60)  # the cluster has had its first look: start-up is not idle
+        time.sleep(3)  # noqa: TID251
         before = cpu_of(installation.up.pid)
         time.sleep(seconds)  # noqa: TID251 (measuring idleness is waiting)
         used = cpu_of(installation.up.pid) - before
