@@ -145,7 +145,8 @@ def test_a_graph_is_a_picture_and_the_same_as_a_table(client: Client, graph: Gra
     third = NodeFactory.create(graph=graph, key="ship", position=2, unmet_inputs=1)
     EdgeFactory.create(source=first, target=second)
     EdgeFactory.create(source=second, target=third)
-    attempt_of(second, number=3)
+    for _ in range(3):  # each revision is a job of its own; people count on
+        attempt_of(second)
 
     response = client.get(f"/graphs/{graph.pk}/")
     body = response.content.decode()
@@ -160,7 +161,7 @@ def test_a_graph_is_a_picture_and_the_same_as_a_table(client: Client, graph: Gra
     assert picture.count("<path") == 2
     assert picture.count('class="met"') == 1
     rows = re.findall(r'<tr data-key="r\d+".*?</tr>', body, flags=re.DOTALL)
-    assert "3" in re.sub(r"<[^>]+>", " ", rows[1]).split()
+    assert re.sub(r"<[^>]+>", " ", rows[1]).split()[-1] == "3"
     assert re.sub(r"<[^>]+>", " ", rows[2]).split() == ["ship", "pending", "cart"]
 
 
