@@ -36,7 +36,7 @@ class Hand:
         self.host: Host = register_host(name="here")
 
     def add_project(self, name: str = "p", *, plain: bool = False, parallelism: int = 8, checks: Any = ()) -> Project:
-        place = Place(f"/work/{name}") if plain else Place(f"/work/{name}", f"/work/{name}/.git", "refs/heads/main")
+        place = Place(f"/srv/{name}") if plain else Place(f"/srv/{name}", f"/srv/{name}/.git", "refs/heads/main")
         return add_project(name=name, place=place, checks=list(checks), host_id=self.host.pk, parallelism=parallelism)
 
     def admit(self, document: dict[str, Any], *, request_id: str = "", principal: str = "test") -> Graph:

@@ -69,7 +69,7 @@ class ProjectFactory(DjangoModelFactory[Project]):
         model = Project
 
     name = factory.Sequence(lambda n: f"project{n}")
-    workspace = factory.LazyAttribute(lambda o: f"/work/{o.name}")
+    workspace = factory.LazyAttribute(lambda o: f"/srv/{o.name}")
     git_dir = factory.LazyAttribute(lambda o: f"{o.workspace}/.git")
     target_ref = "refs/heads/main"
     home_host = factory.SubFactory(HostFactory)
@@ -172,7 +172,7 @@ class ResourceFactory(DjangoModelFactory[Resource]):
         model = Resource
 
     resource_class = ResourceClass.PHYSICAL
-    key = factory.Sequence(lambda n: f"host0/work/project/file{n}")
+    key = factory.Sequence(lambda n: f"host0/srv/project/file{n}")
 
 
 class LineFactory(DjangoModelFactory[Line]):
@@ -238,7 +238,7 @@ class CheckoutFactory(DjangoModelFactory[Checkout]):
 
     project = factory.SubFactory(ProjectFactory)
     owner = factory.Sequence(lambda n: f"attempt:{n + 5000}")
-    path = factory.LazyAttribute(lambda o: f"/work/home/checkouts/{o.owner.partition(':')[2]}")
+    path = factory.LazyAttribute(lambda o: f"/srv/home/checkouts/{o.owner.partition(':')[2]}")
     state = CheckoutState.READY
     base = sha("base")
     created_at = NOON

@@ -232,7 +232,7 @@ def test_a_node_page_tells_its_tries_fence_leases_and_candidate(client: Client, 
     request = RequestFactory.create(granted=True, token=777)
     newest = AttemptFactory.create(job=job, number=2, request=request, fence_token=777, state=AttemptState.SUCCEEDED)
     CheckoutFactory.create(owner=newest.subject, path="/checkouts/9", branch_ref="refs/heads/forge/cart/9")
-    LeaseFactory.create(request=request, resource__key="host0/work/cart", token=41)
+    LeaseFactory.create(request=request, resource__key="host0/srv/cart", token=41)
     entry = EntryFactory.create(candidate__attempt=newest, candidate__title="Add the cart")
     CheckFactory.create(entry=entry, name="tests", state="failed")
 
@@ -242,7 +242,7 @@ def test_a_node_page_tells_its_tries_fence_leases_and_candidate(client: Client, 
     assert f"attempt {newest.pk} · grant {request.pk} · token 777" in page
     assert "Exit code 3" in page
     assert "/checkouts/9" in page
-    assert "host0/work/cart" in page
+    assert "host0/srv/cart" in page
     assert "Add the cart sealed in line" in page
     assert "tests failed" in page
 

@@ -28,8 +28,8 @@ from jobs.states import JobState, RetryClass
 from leases.planning import ClaimSpec, conflicts
 
 S = NodeState
-GATED = Place("here", "p", "/work/p", "g#1", gated=True, has_graph_limit=False)
-SHARED = Place("here", "p", "/work/p", "g#1", gated=False, has_graph_limit=True)
+GATED = Place("here", "p", "/srv/p", "g#1", gated=True, has_graph_limit=False)
+SHARED = Place("here", "p", "/srv/p", "g#1", gated=False, has_graph_limit=True)
 
 
 def node(**more: object) -> doc.Node:

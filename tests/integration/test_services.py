@@ -69,7 +69,7 @@ def test_the_queue_goes_by_revision_then_position_then_id_however_it_was_filled(
 @unit_of_work
 def claim_and_drop(*, project: Project, now: datetime = FROM_CLOCK) -> int:
     """The next of the queue, taken out of it."""
-    steps.progress_queue(project, now=now, workspace_key="here/work/p", claims=())
+    steps.progress_queue(project, now=now, workspace_key="here/srv/p", claims=())
     entry = Entry.objects.get(project=project, state="refreshing")
     move(entry, EntryState.STALE, moves=ENTRY_MOVES, receipt={"code": "x"})
     return entry.pk

@@ -63,7 +63,7 @@ def project(name: str = "") -> Project:
     EventCounter.objects.get_or_create(id=1)
     host, _ = Host.objects.get_or_create(name="host-a")
     name = name or f"project-{next(_numbers)}"
-    return Project.objects.create(name=name, workspace=f"/work/{name}", home_host=host, created_at=NOON)
+    return Project.objects.create(name=name, workspace=f"/srv/{name}", home_host=host, created_at=NOON)
 
 
 # --- verbs around the steps. The unit of work reads the clock unless a time is handed in, so each is handed one.

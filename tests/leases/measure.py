@@ -104,7 +104,7 @@ def crowd(of: Project, count: int) -> None:
     one_pass(now=at(0))
     capacity(key="taken", count=0)
     kinds: list[Callable[[int], tuple[ClaimSpec, ...]]] = [
-        lambda n: (look("host/work", resource_class=ResourceClass.PHYSICAL), write(f"k/{n}"), units("taken")),
+        lambda n: (look("host/srv", resource_class=ResourceClass.PHYSICAL), write(f"k/{n}"), units("taken")),
         lambda n: (write("chain"),),
         lambda n: (write(f"elsewhere/{n}"),),
     ]
@@ -136,7 +136,7 @@ def main() -> None:
             def own(n: int) -> tuple[ClaimSpec, ...]:
                 return (
                     *units_only,
-                    look("host/work", resource_class=ResourceClass.PHYSICAL),
+                    look("host/srv", resource_class=ResourceClass.PHYSICAL),
                     read(f"k/in{n}"),
                     write(f"k/own/{n}"),
                 )

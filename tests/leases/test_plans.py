@@ -29,7 +29,7 @@ def crowd(of: Project, first: int = 0) -> None:
     capacity(key="slots", count=CROWD)
     capacity(key="busy", count=0)
     bundles = [
-        steps.Bundle(of.pk, f"crowd:{first + n}", 0, (look("host/work", **PHYSICAL), write(f"k/{n}"), units(pool)))
+        steps.Bundle(of.pk, f"crowd:{first + n}", 0, (look("host/srv", **PHYSICAL), write(f"k/{n}"), units(pool)))
         for n in range(CROWD)
         for pool in (("busy", "busy", "busy", "slots")[n % 4],)
     ]
@@ -105,7 +105,7 @@ def test_no_hot_statement_reads_a_whole_table() -> None:
     with statements() as seen:
         capacity(key="one", count=1)
         first = file_one(
-            of, look("host/work", **PHYSICAL), write("k/new/deep"), units("one"), now=at(3), holder="attempt:1"
+            of, look("host/srv", **PHYSICAL), write("k/new/deep"), units("one"), now=at(3), holder="attempt:1"
         )
         second = file_one(of, write("k/new"), units("one"), now=at(4))
         third = file_one(project(), units("one"), now=at(5))
@@ -132,7 +132,7 @@ def test_a_pass_takes_as_many_statements_in_a_crowd_as_alone() -> None:
 
     def start_and_end(n: int) -> int:
         with statements() as seen:
-            request = file_one(of, look("host/work", **PHYSICAL), write(f"k/own{n}"), units("pool"), now=at(10 + n))
+            request = file_one(of, look("host/srv", **PHYSICAL), write(f"k/own{n}"), units("pool"), now=at(10 + n))
             one_pass(now=at(10 + n))
             builders.end_of(request)
         return len(seen)

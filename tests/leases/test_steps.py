@@ -205,11 +205,11 @@ def test_rivals_run_side_by_side_only_while_each_is_isolated() -> None:
 @pytest.mark.req("RB-16")
 def test_an_unknown_write_scope_waits_for_everything_in_the_workspace() -> None:
     of = project()
-    part = file_one(of, write("host/work/src/a.py", resource_class=ResourceClass.PHYSICAL))
-    reader = file_one(of, look("host/work", resource_class=ResourceClass.PHYSICAL))
+    part = file_one(of, write("host/srv/src/a.py", resource_class=ResourceClass.PHYSICAL))
+    reader = file_one(of, look("host/srv", resource_class=ResourceClass.PHYSICAL))
     one_pass()
-    whole = file_one(of, exclusive("host/work", resource_class=ResourceClass.PHYSICAL), now=at(1))
-    behind = file_one(of, write("host/work/docs", resource_class=ResourceClass.PHYSICAL), now=at(2))
+    whole = file_one(of, exclusive("host/srv", resource_class=ResourceClass.PHYSICAL), now=at(1))
+    behind = file_one(of, write("host/srv/docs", resource_class=ResourceClass.PHYSICAL), now=at(2))
 
     assert granted_now() == []
     assert stopper(behind) == whole.pk
